@@ -1,0 +1,1 @@
+"""What happened: job and traffic history, read, validated, and cut at what was known."""

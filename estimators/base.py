@@ -1,0 +1,260 @@
+"""The contract of every estimator: features by name in, ordered quantiles out, state as plain data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+
+from tidegrid.errors import InputError, NotFittedError
+from tidegrid.models import Bundle
+
+LEVELS = (0.1, 0.5, 0.9)
+"""The quantile levels that are predicted unless others are asked for."""
+
+BASES = ("site history", "calibrated prior", "prior")
+"""The rungs of the ladder that can answer, the best first; an estimator may add detail after a colon."""
+
+Dtype = Literal["float", "int", "bool", "category", "text", "instant"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One input column of an estimator.
+
+    Parameters
+    ----------
+    name
+        The column's name.
+    dtype
+        ``float``, ``int`` and ``bool`` are numbers; ``category`` has known levels; ``text`` is free (a user,
+        a job's name, a GPU type nobody has listed); ``instant`` is a UTC time stamp.
+    unit
+        The unit of a number: ``"billion parameters"``, ``"tokens"``, ``"GPUs"``.
+    low, high
+        The range of a number, both ends included; None for no bound.
+    default
+        What an absent column or an empty cell stands for; None with ``required=False`` means unknown.
+    categories
+        The levels of a closed category; a value outside them is refused by name.
+    required
+        Whether the column and every one of its cells must be there.
+    doc
+        One line that says what it is.
+    """
+
+    name: str
+    dtype: Dtype
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    default: Any = None
+    categories: tuple[str, ...] = ()
+    required: bool = False
+    doc: str = ""
+
+
+class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """Base class of every estimator.
+
+    The contract is scikit-learn's: ``__init__`` only stores its arguments, ``fit`` validates, learns and returns
+    ``self``, ``clone`` works, what is learnt has a trailing underscore. An estimator that ``predicts_unfitted``
+    answers from its prior before any fit. :func:`tidegrid.estimators.testing.check_estimator` tests all of it.
+
+    Attributes
+    ----------
+    name : str
+        The name in the entry-point group ``tidegrid.estimators``.
+    kind : str
+        The workload kind that it serves (``training``, ``batch_inference``, ``quantization``, ``realtime``), or
+        ``"any"`` for one that needs nothing but a job's past.
+    target : str
+        What ``y`` and the quantiles are: ``"duration_h"`` (hours of a job) or ``"demand"`` (units an hour).
+    features : tuple of Feature
+        The columns that it reads. Others are ignored; their order does not matter.
+    predicts_unfitted : bool
+        Whether it can predict before ``fit``.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    target: ClassVar[Literal["duration_h", "demand"]] = "duration_h"
+    features: ClassVar[tuple[Feature, ...]]
+    predicts_unfitted: ClassVar[bool] = False
+
+    @abstractmethod
+    def fit(
+        self,
+        X: pd.DataFrame,
+        y: pd.Series,
+        *,
+        observed: pd.Series | None = None,
+        known_at: pd.Series | None = None,
+    ) -> Self:
+        """Learn from history.
+
+        Parameters
+        ----------
+        X
+            One row a finished job (or, for ``demand``, a series and hour), with the columns of ``features``.
+        y
+            The target, on the index of ``X``: hours, or demand an hour.
+        observed
+            Whether ``y`` is the true value; False where it is only a lower bound (the job failed, was cancelled
+            or ran into its limit). All True where absent.
+        known_at
+            The UTC instant at which each row became known; the caller has already left out what lies after the
+            cutoff. Estimators use it to weigh or order the past.
+
+        Raises
+        ------
+        InputError
+            A column is missing or a value is out of range; the column and the row are named.
+        """
+
+    @abstractmethod
+    def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+        """Predict quantiles of the target.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row for each row of ``X`` on the same index, one column a level (the floats of ``levels``, in
+            their order, ``columns.name == "level"``); finite, non-negative, non-decreasing in the level.
+        """
+
+    @abstractmethod
+    def basis(self, X: pd.DataFrame) -> pd.Series:
+        """Say for each row which rung answers: one of ``BASES``, with detail after a colon where useful."""
+
+    @abstractmethod
+    def to_bundle(self) -> Bundle:
+        """Return parameters and learnt state as plain data."""
+
+    @classmethod
+    @abstractmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        """Rebuild the estimator from :meth:`to_bundle`'s data; it predicts the same to the bit."""
+
+    def predict(self, X: pd.DataFrame) -> pd.Series:
+        """Predict the median of the target."""
+        return self.predict_quantiles(X, (0.5,))[0.5].rename(self.target)
+
+    def predict_mean(self, X: pd.DataFrame) -> pd.Series:
+        """Predict the mean of the target, for sums of GPU-hours: a sum of medians runs far too low.
+
+        The mean is the integral of the quantile function, by the midpoint rule on 40 levels in log space.
+        """
+        levels = (np.arange(40) + 0.5) / 40
+        return self.predict_quantiles(X, tuple(levels)).mean(axis=1).rename(self.target)
+
+    def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Say for each row whether the job can run on its GPUs at all.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``feasible`` (bool) and ``reason`` (text, empty where feasible) on the index of ``X``.
+        """
+        return pd.DataFrame({"feasible": True, "reason": ""}, index=X.index)
+
+    def _require_fitted(self, attribute: str) -> None:
+        if not hasattr(self, attribute):
+            raise NotFittedError(f"{type(self).__name__} is not fitted; call fit(X, y), or load a saved version")
+
+
+def as_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """Return quantile levels as floats, refused unless each lies strictly between 0 and 1."""
+    out = tuple(float(level) for level in levels)
+    if not out or not all(0.0 < level < 1.0 for level in out):
+        raise InputError(f"quantile levels are {list(levels)}", field="levels", fix="give numbers between 0 and 1")
+    return out
+
+
+def quantile_frame(values: np.ndarray, levels: Sequence[float], index: pd.Index) -> pd.DataFrame:
+    """Return the contract's frame from raw quantiles.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, levels)
+        Raw quantiles; they are clipped at 0 and sorted along the levels, so that they never cross.
+    levels
+        The level of each column, in any order.
+    index
+        The index of ``X``.
+    """
+    order = np.argsort(levels, kind="stable")
+    ordered = np.maximum.accumulate(np.maximum(values[:, order], 0.0), axis=1)
+    out = np.empty_like(ordered)
+    out[:, order] = ordered
+    return pd.DataFrame(out, index=index, columns=pd.Index([float(v) for v in levels], name="level"))
+
+
+def checked_features(X: pd.DataFrame, features: Sequence[Feature], *, file: str | None = None) -> pd.DataFrame:
+    """Return the columns of ``features``, by name, typed, in range, with defaults filled in.
+
+    Rows are named in errors by their position, counted so that the header is row 1.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A new frame with exactly the columns of ``features`` in their order, on the index of ``X``: numbers as
+        float64 (NaN is unknown), categories and texts as str objects ("" is unknown), instants as UTC.
+
+    Raises
+    ------
+    InputError
+        A required column or cell is missing, a cell is not of its type, or a value is out of range.
+    """
+    columns: dict[str, pd.Series] = {}
+    for feature in features:
+        if feature.name not in X.columns:
+            if feature.required:
+                raise InputError(
+                    "the column is missing", file=file, field=feature.name, fix=f"add it: {feature.doc or feature.dtype}"
+                )
+            raw = pd.Series([None] * len(X), index=X.index, dtype=object)
+        else:
+            raw = X[feature.name]
+            if isinstance(raw, pd.DataFrame):
+                raise InputError("the column is there twice", file=file, field=feature.name, fix="keep one")
+        columns[feature.name] = _checked_column(raw, feature, file)
+    return pd.DataFrame(columns, index=X.index)
+
+
+def _refuse(bad: np.ndarray, raw: pd.Series, feature: Feature, file: str | None, fix: str) -> None:
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(f"{raw.iloc[at]!r} cannot be used", file=file, row=at + 2, field=feature.name, fix=fix)
+
+
+def _checked_column(raw: pd.Series, feature: Feature, file: str | None) -> pd.Series:
+    absent = raw.isna().to_numpy()
+    if feature.dtype in ("text", "category"):
+        text = raw.astype(object).where(~absent, "").astype(str)
+        absent = absent | (text == "").to_numpy()
+        if feature.categories:
+            bad = ~absent & ~text.isin(feature.categories).to_numpy()
+            _refuse(bad, raw, feature, file, f"use one of {', '.join(feature.categories)}")
+        out = text.where(~absent, feature.default or "").astype(object)
+    elif feature.dtype == "instant":
+        instants = pd.to_datetime(raw, utc=True, errors="coerce")
+        _refuse(instants.isna().to_numpy() & ~absent, raw, feature, file, "write an ISO 8601 instant with its zone")
+        out = instants
+    else:
+        numbers = pd.to_numeric(raw, errors="coerce").astype("float64")
+        finite = np.isfinite(numbers.to_numpy())
+        unit = f" ({feature.unit})" if feature.unit else ""
+        _refuse(~finite & ~absent, raw, feature, file, f"write a finite number{unit}")
+        with np.errstate(invalid="ignore"):
+            low = numbers.to_numpy() < (-np.inf if feature.low is None else feature.low)
+            high = numbers.to_numpy() > (np.inf if feature.high is None else feature.high)
+        bounds = f"between {feature.low} and {feature.high}" if feature.high is not None else f"at least {feature.low}"
+        _refuse((low | high) & ~absent, raw, feature, file, f"write a number {bounds}{unit}")
+        out = numbers if feature.default is None else numbers.where(~absent, float(feature.default))
+    if feature.required:
+        _refuse(absent, raw, feature, file, f"fill it in: {feature.doc or feature.dtype}")
+    return out

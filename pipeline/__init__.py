@@ -1,0 +1,1 @@
+"""The main flow: train, forecast, plan; rolling horizon; replay of traces; comparisons."""

@@ -1,0 +1,1 @@
+"""Who gets which GPU when: problem, plan, fast allocator, formal model, baselines."""
