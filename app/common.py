@@ -1,0 +1,107 @@
+"""What every command shares: consoles, machine-readable output, errors as one line, progress."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tidegrid.errors import InputError, TidegridError
+
+DONE = 0
+REFUSED = 1
+BAD_INPUT = 2
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")]
+
+
+def say(text: str = "") -> None:
+    """Print a line with rich's markup to standard output."""
+    console().print(text)
+
+
+def console(stderr: bool = False) -> Any:
+    """Return a rich console; numbers and paths are not coloured by guess, lines are not wrapped when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 160
+    return Console(stderr=stderr, highlight=False, width=width, soft_wrap=not stream.isatty())
+
+
+def table(title: str, columns: list[str], rows: list[list[str]], *, left: int = 1) -> None:
+    """Print a table; the first ``left`` columns are text, the others are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    out = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        out.add_column(column, justify="left" if i < left else "right")
+    for row in rows:
+        out.add_row(*row)
+    console().print(out)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; nothing else goes to standard output with ``--json``."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    return str(value)
+
+
+@contextmanager
+def progress(description: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show a spinner on standard error while the block runs; the yielded function changes its text."""
+    err = console(stderr=True)
+    if quiet or not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status(description) as status:
+        yield lambda text: status.update(text)
+
+
+def fail(error: Exception) -> NoReturn:
+    """Print an error as one line on standard error and exit with code 2."""
+    sys.stderr.write(f"tidegrid: {error}\n")
+    raise SystemExit(BAD_INPUT)
+
+
+def run(app: typer.Typer, argv: list[str] | None = None) -> None:
+    """Run a typer application; no traceback reaches the user.
+
+    Set ``TIDEGRID_DEBUG=1`` to see the traceback of an error that is a fault of tidegrid's own.
+    """
+    try:
+        app(argv)
+    except TidegridError as error:
+        fail(error)
+    except BrokenPipeError:
+        # the reader of a pipe went away (… | head): quiet, as other tools are
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(DONE) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("tidegrid: interrupted; nothing was left half-written\n")
+        raise SystemExit(130) from None
+    except MemoryError:
+        fail(InputError("not enough memory for this input"))
+    except Exception as error:
+        if os.environ.get("TIDEGRID_DEBUG"):
+            raise
+        fail(
+            InputError(
+                f"a fault of tidegrid's own: {type(error).__name__}: {error}",
+                fix="run again with TIDEGRID_DEBUG=1 and report what it prints",
+            )
+        )
