@@ -1,0 +1,90 @@
+"""One front for every planner: modes by name, and no plan leaves that the checker has not passed."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from tidegrid.errors import InputError, TidegridError
+from tidegrid.scheduler.checker import check
+from tidegrid.scheduler.plan import Plan
+from tidegrid.scheduler.problem import Problem
+
+#: Called as ``planner(problem, time_limit=…, seed=…, **options)``; returns a plan without metrics.
+Planner = Callable[..., Plan]
+
+_MODES: dict[str, Planner | str] = {}
+
+
+class IllegalPlanError(TidegridError):
+    """A planner made a plan that breaks a rule; it is never handed on."""
+
+
+def register_mode(name: str, planner: Planner | str) -> None:
+    """Make a planner known under a name.
+
+    Parameters
+    ----------
+    name
+        The mode, as given to `solve` and on the command line.
+    planner
+        The function, or ``"module:function"``, which is imported when the mode is first used.
+    """
+    _MODES[name] = planner
+
+
+def modes() -> tuple[str, ...]:
+    """Names of the modes, in the order in which they were registered."""
+    return tuple(_MODES)
+
+
+def _planner(mode: str) -> Planner:
+    planner = _MODES.get(mode)
+    if planner is None:
+        raise InputError(f"{mode!r} is not a mode", field="mode", fix=f"write one of {', '.join(_MODES)}")
+    if isinstance(planner, str):
+        module, _, name = planner.partition(":")
+        planner = _MODES[mode] = getattr(import_module(module), name)
+    return planner
+
+
+def solve(
+    problem: Problem, mode: str = "fast", time_limit: float | None = None, seed: int = 0, **options: Any
+) -> Plan:
+    """Plan a problem.
+
+    Parameters
+    ----------
+    problem
+        The input.
+    mode
+        One of `modes`.
+    time_limit
+        Seconds, for the modes that search until a limit; the others pass it over.
+    seed
+        The same input, seed and options give the same plan.
+    options
+        Further options of the mode.
+
+    Returns
+    -------
+    Plan
+        A legal plan with its metrics and the version of its input.
+
+    Raises
+    ------
+    InputError
+        The mode is not known.
+    IllegalPlanError
+        The planner failed; its plan breaks a rule.
+    """
+    plan = _planner(mode)(problem, time_limit=time_limit, seed=seed, **options)
+    violations, found = check(problem, plan)
+    if violations:
+        raise IllegalPlanError(
+            f"mode {mode} made a plan that breaks a rule, which is a defect: {violations[0]}"
+        )
+    return plan.with_metrics(found)
+
+
+register_mode("fast", "tidegrid.scheduler.fast:plan")
+register_mode("full", "tidegrid.scheduler.formal:plan")
