@@ -34,4 +34,4 @@ class Bundle:
     def __post_init__(self) -> None:
         for name, array in self.arrays.items():
             if array.dtype.kind == "O":
-                raise TypeError(f"array {name!r} of a bundle holds Python objects; store it as numbers or text")
+                raise TypeError(f"array {name!r} of a bundle holds Python objects; store numbers or text")
