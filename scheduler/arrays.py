@@ -1,0 +1,163 @@
+"""A problem as numpy arrays, made once for each problem: what every planner's loops run on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegrid.scheduler.problem import Problem
+
+#: Stands for "no limit" in integer arrays; larger than any step, small enough to add to.
+FAR = 1 << 40
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A problem in arrays, read-only. J jobs in the listed order, S shapes, P pools, A apps, L lookahead steps.
+
+    Parameters
+    ----------
+    steps, width
+        Horizon, and horizon with lookahead (``width ≥ steps``).
+    weight
+        (L,) w(t) = decay**t, also past the horizon.
+    weight_before
+        (L + 1,) Σ of w(u) for u < t within the horizon: a GPU's batch reward over [s, e) is priority ·
+        (weight_before[e] − weight_before[s]); constant past the horizon, where cells earn nothing.
+    pool_gpus, pool_node
+        (P,) sizes; node 0 stands for none.
+    priority, order, rank
+        (J,) priority, arrival order, and the place in arrival order with ties broken by id.
+    id_rank
+        (J,) place in the order of ids: breaks ties so that the listed order never matters.
+    earliest, latest_end
+        (J,) first step allowed, and the last step allowed exclusive (deadline and ``finish_inside``
+        together), `FAR` where there is none.
+    shape_start, shape_pool, shape_gpus, shape_steps
+        (J + 1,), (S,): job j has shapes ``shape_start[j] … shape_start[j + 1] − 1``; none where it runs.
+    requested
+        (J,) index of the requested shape within the job's own, −1 where none is stated.
+    run_pool, run_first, run_gpus, run_steps
+        (J,) the running block; pool −1 where the job waits.
+    app_pool, app_priority, app_cap, demand
+        (A,), cap −1 for none; demand (A, L), 0 past the end of a curve.
+    held
+        For each app its GPUs before step 0, sorted.
+    """
+
+    steps: int
+    width: int
+    weight: np.ndarray
+    weight_before: np.ndarray
+    pool_gpus: np.ndarray
+    pool_node: np.ndarray
+    priority: np.ndarray
+    order: np.ndarray
+    rank: np.ndarray
+    id_rank: np.ndarray
+    earliest: np.ndarray
+    latest_end: np.ndarray
+    shape_start: np.ndarray
+    shape_pool: np.ndarray
+    shape_gpus: np.ndarray
+    shape_steps: np.ndarray
+    requested: np.ndarray
+    run_pool: np.ndarray
+    run_first: np.ndarray
+    run_gpus: np.ndarray
+    run_steps: np.ndarray
+    app_pool: np.ndarray
+    app_priority: np.ndarray
+    app_cap: np.ndarray
+    demand: np.ndarray
+    held: tuple[np.ndarray, ...]
+
+
+def arrays_of(problem: Problem) -> Arrays:
+    """Return the problem's arrays; they are made at the first call and kept with the problem."""
+    cached = problem.__dict__.get("_arrays")
+    if cached is None:
+        cached = problem.__dict__["_arrays"] = _build(problem)
+    return cached
+
+
+def _ints(values: list[int]) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def _build(problem: Problem) -> Arrays:
+    steps, width = problem.steps, problem.lookahead
+    pool_index = {pool.id: i for i, pool in enumerate(problem.pools)}
+    jobs, apps = problem.jobs, problem.apps
+    count = len(jobs)
+    weight = float(problem.decay) ** np.arange(width)
+    weight_before = np.zeros(width + 1)
+    np.cumsum(weight[:steps], out=weight_before[1 : steps + 1])
+    weight_before[steps + 1 :] = weight_before[steps]
+
+    shape_start = [0] * (count + 1)
+    shape_pool: list[int] = []
+    shape_gpus: list[int] = []
+    shape_steps: list[int] = []
+    latest_end = [FAR] * count
+    requested = [-1] * count
+    run = [(-1, 0, 0, 0)] * count
+    for j, job in enumerate(jobs):
+        if job.running is not None:
+            r = job.running
+            run[j] = (pool_index[r.pool], r.first_gpu, r.gpus, r.remaining)
+        else:
+            for shape in job.shapes:
+                shape_pool.append(pool_index[shape.pool])
+                shape_gpus.append(shape.gpus)
+                shape_steps.append(shape.steps)
+            if job.requested is not None:
+                requested[j] = job.requested
+        shape_start[j + 1] = len(shape_pool)
+        if job.deadline is not None:
+            latest_end[j] = job.deadline
+        if job.finish_inside and latest_end[j] > steps:
+            latest_end[j] = steps
+    runs = np.array(run, np.int64).reshape(count, 4)
+
+    demand = np.zeros((len(apps), width), np.int64)
+    for i, app in enumerate(apps):
+        demand[i, : len(app.demand)] = app.demand
+    by_id = sorted(range(count), key=lambda j: jobs[j].id)
+    id_rank = np.empty(count, np.int64)
+    id_rank[by_id] = np.arange(count)
+    order = _ints([job.order for job in jobs])
+    rank = np.empty(count, np.int64)
+    rank[np.lexsort((id_rank, order))] = np.arange(count)
+    result = Arrays(
+        steps=steps,
+        width=width,
+        weight=weight,
+        weight_before=weight_before,
+        pool_gpus=_ints([pool.gpus for pool in problem.pools]),
+        pool_node=_ints([pool.node_size or 0 for pool in problem.pools]),
+        priority=np.array([job.priority for job in jobs], np.float64),
+        order=order,
+        rank=rank,
+        id_rank=id_rank,
+        earliest=_ints([job.earliest for job in jobs]),
+        latest_end=_ints(latest_end),
+        shape_start=_ints(shape_start),
+        shape_pool=_ints(shape_pool),
+        shape_gpus=_ints(shape_gpus),
+        shape_steps=_ints(shape_steps),
+        requested=_ints(requested),
+        run_pool=np.ascontiguousarray(runs[:, 0]),
+        run_first=np.ascontiguousarray(runs[:, 1]),
+        run_gpus=np.ascontiguousarray(runs[:, 2]),
+        run_steps=np.ascontiguousarray(runs[:, 3]),
+        app_pool=_ints([pool_index[app.pool] for app in apps]),
+        app_priority=np.array([app.priority for app in apps], np.float64),
+        app_cap=_ints([-1 if app.swap_cap is None else app.swap_cap for app in apps]),
+        demand=demand,
+        held=tuple(_ints(sorted(app.held_gpus)) for app in apps),
+    )
+    for value in vars(result).values():
+        for array in value if isinstance(value, tuple) else (value,):
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
+    return result
