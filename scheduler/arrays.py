@@ -12,7 +12,7 @@ FAR = 1 << 40
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """A problem in arrays, read-only. J jobs in the listed order, S shapes, P pools, A apps, L lookahead steps.
+    """A problem in arrays, read-only: J jobs as listed, S shapes, P pools, A apps, L steps with lookahead.
 
     Parameters
     ----------

@@ -88,3 +88,5 @@ def solve(
 
 register_mode("fast", "tidegrid.scheduler.fast:plan")
 register_mode("full", "tidegrid.scheduler.formal:plan")
+for _name in ("fifo", "fifo_backfill", "easy", "priority", "easy_priority", "sjf", "fifo_elastic"):
+    register_mode(_name, f"tidegrid.scheduler.baselines:{_name}")
