@@ -1,0 +1,167 @@
+"""Instants: text to UTC and back, IANA zones, and the time notations of Slurm."""
+
+import re
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+
+if TYPE_CHECKING:
+    from tidegrid.data.schema import Source
+
+UTC_DTYPE = "datetime64[us, UTC]"
+
+_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "nat", "<na>", "unknown"})
+_ZONED = re.compile(r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$")
+_FIX = "write an ISO 8601 instant with its zone, such as 2026-03-02T08:00:00+00:00"
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return an IANA zone by name.
+
+    Raises
+    ------
+    InputError
+        There is no such zone.
+    """
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InputError(
+            f"{name!r} is not a time zone", field="timezone", fix="give an IANA name such as UTC or Europe/Berlin"
+        ) from None
+
+
+def parse_instants(
+    raw: pd.Series, field: str, source: "Source", timezone: str | None
+) -> tuple[pd.Series, np.ndarray]:
+    """Return a column as UTC instants, and which of its cells are empty.
+
+    A time without a zone is read in ``timezone``; in the hour that an autumn night has twice it stands for the
+    first, and in the hour that a spring night skips it is refused.
+
+    Raises
+    ------
+    InputError
+        A cell is not a time, or carries no zone and none is stated.
+    """
+    if len(raw) == 0:
+        return pd.Series([], index=raw.index, dtype=UTC_DTYPE), np.zeros(0, dtype=bool)
+    if isinstance(raw.dtype, pd.DatetimeTZDtype):
+        return raw.dt.tz_convert("UTC").astype(UTC_DTYPE), raw.isna().to_numpy()
+    if pd.api.types.is_datetime64_dtype(raw.dtype):
+        absent = raw.isna().to_numpy()
+        _refuse_naive(~absent, raw, field, source, timezone)
+        return _localised(raw, timezone, field, source), absent
+    absent = raw.isna().to_numpy()
+    text = pd.Series(list(raw.astype(object).where(~absent, "").map(str).str.strip()), index=raw.index)
+    absent = text.str.lower().isin(_MISSING).to_numpy()
+    zoned = text.str.contains(_ZONED).to_numpy(dtype=bool) & ~absent
+    naive = ~zoned & ~absent
+    out = pd.Series(pd.NaT, index=raw.index, dtype=UTC_DTYPE)
+    if zoned.any():
+        parsed = pd.to_datetime(text[zoned], format="ISO8601", utc=True, errors="coerce")
+        out[zoned] = parsed.astype(UTC_DTYPE)
+    wall = pd.Series(pd.NaT, index=raw.index, dtype="datetime64[us]")
+    if naive.any():
+        wall[naive] = pd.to_datetime(text[naive], format="ISO8601", errors="coerce").astype("datetime64[us]")
+    unread = ~absent & out.isna().to_numpy() & wall.isna().to_numpy()
+    source.refuse(unread, field, lambda at: f"{text.iloc[at]!r} is not a time", _FIX)
+    if naive.any():
+        _refuse_naive(naive, text, field, source, timezone)
+        out[naive] = _localised(wall, timezone, field, source)[naive]
+    return out, absent
+
+
+def _refuse_naive(naive: np.ndarray, raw: pd.Series, field: str, source: "Source", timezone: str | None) -> None:
+    if timezone is None:
+        source.refuse(
+            naive,
+            field,
+            lambda at: f"{str(raw.iloc[at])!r} carries no time zone",
+            "write the offset (+00:00), or state the zone of all times with --timezone (timezone=)",
+        )
+
+
+def _localised(wall: pd.Series, timezone: str | None, field: str, source: "Source") -> pd.Series:
+    zone = zone_of(timezone or "UTC")
+    if timezone in (None, "UTC"):
+        return wall.dt.tz_localize("UTC").astype(UTC_DTYPE)
+    local = wall.dt.tz_localize(zone, ambiguous=np.ones(len(wall), dtype=bool), nonexistent="NaT")
+    source.refuse(
+        (local.isna() & wall.notna()).to_numpy(),
+        field,
+        lambda at: f"{wall.iloc[at].isoformat()} does not exist in {timezone} (clocks go forward)",
+        "write the offset of the time, or state the zone that the clock really had",
+    )
+    return local.dt.tz_convert("UTC").astype(UTC_DTYPE)
+
+
+def instant_text(instants: pd.Series) -> pd.Series:
+    """Return UTC instants as ISO 8601 text with ``+00:00``, ``""`` for NaT; the inverse of reading them."""
+    if len(instants) == 0:
+        return pd.Series([], index=instants.index, dtype=object)
+    values = instants.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+    absent = np.isnat(values)
+    whole = bool(np.all(absent | (values == values.astype("datetime64[s]").astype("datetime64[us]"))))
+    text = np.char.add(np.datetime_as_string(values, unit="s" if whole else "us"), "+00:00")
+    return pd.Series(np.where(absent, "", text).tolist(), index=instants.index, name=instants.name)
+
+
+def as_instant(value: object, *, field: str = "instant") -> pd.Timestamp:
+    """Return one instant as a UTC time stamp.
+
+    Raises
+    ------
+    InputError
+        It is not a time, or carries no zone.
+    """
+    try:
+        stamp = pd.Timestamp(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise InputError(f"{value!r} is not a time", field=field, fix=_FIX) from None
+    if not isinstance(stamp, pd.Timestamp) or stamp is pd.NaT:
+        raise InputError(f"{value!r} is not a time", field=field, fix=_FIX)
+    if stamp.tzinfo is None:
+        raise InputError(f"{str(value)!r} carries no time zone", field=field, fix=_FIX)
+    return stamp.tz_convert("UTC")
+
+
+_NO_LIMIT = frozenset({"unlimited", "partition_limit", "infinite", "none", "", "n/a", "unknown", "invalid"})
+_SLURM = re.compile(
+    r"^(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+(?:\.\d+)?))?)?"
+    r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+(?:\.\d+)?)"
+    r"|(?P<m>\d+):(?P<s>\d+(?:\.\d+)?)"
+    r"|(?P<only>\d+))$"
+)
+
+
+def slurm_minutes(text: str) -> float | None:
+    """Return a Slurm time in minutes; None for no limit.
+
+    The notations are those of ``sbatch --time`` (Slurm documentation, ``sbatch(1)``): minutes, ``minutes:seconds``,
+    ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes`` and ``days-hours:minutes:seconds``.
+
+    Raises
+    ------
+    InputError
+        It is none of them.
+
+    Examples
+    --------
+    >>> slurm_minutes("2-12:30"), slurm_minutes("30"), slurm_minutes("UNLIMITED")
+    (3630.0, 30.0, None)
+    """
+    cleaned = text.strip()
+    if cleaned.lower() in _NO_LIMIT:
+        return None
+    match = _SLURM.match(cleaned)
+    if match is None:
+        raise InputError(f"{text!r} is not a Slurm time", fix="write minutes, or days-hours:minutes:seconds")
+    part = {name: float(value) for name, value in match.groupdict(default="0").items()}
+    minutes = part["days"] * 1440 + part["dh"] * 60 + part["dm"] + part["ds"] / 60
+    minutes += part["h"] * 60 + part["hm"] + part["hs"] / 60
+    return minutes + part["m"] + part["s"] / 60 + part["only"]
