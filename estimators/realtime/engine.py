@@ -1,0 +1,211 @@
+"""What is learnt from one series: members run from past origins, weighed, combined, and their errors kept."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tidegrid.estimators.realtime.clean import Cleaned, clean, fill
+from tidegrid.estimators.realtime.coldstart import Pool, borrowed_paths, short_forecast
+from tidegrid.estimators.realtime.combine import member_weights, past_errors, weighted_median
+from tidegrid.estimators.realtime.curve import Curve, weekly_curve
+from tidegrid.estimators.realtime.holidays import holiday_factor
+from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
+from tidegrid.estimators.realtime.members import HORIZON, NAMES, run_members
+
+WEEK = 168
+ORIGINS = 14
+"""Past origins, a day apart, from which members are judged and errors collected."""
+
+SHORTEST = 72
+"""Hours from which members are run; a shorter series takes its shape from similar apps."""
+
+GROWN = 2 * WEEK
+"""Hours from which a series stands on its own."""
+
+JUDGED = 48
+"""Leads by which members are weighed."""
+
+BASELINES = ("last value", "last day", "last week", "weekly curve")
+"""What the forecast is held against on the series' own past, and gives way to where it loses."""
+
+MARGIN = 0.02
+"""Part by which a baseline must be better before it takes over."""
+
+PRIOR_ERROR = 0.35
+"""Mean absolute error expected of a new series, as a part of its level, before its own errors are known."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What is known of one series at the end of its history.
+
+    Parameters
+    ----------
+    local0 : int
+        Local hour of the first cleaned value.
+    length : int
+        Hours of cleaned history.
+    scale : float
+        Demand an hour that counts as 1 below; 0 where there was no demand.
+    point : ndarray of shape (HORIZON,)
+        Median forecast from the end, units of demand.
+    weights : ndarray of shape (members,)
+        Weight of each member; all 0 for a short series.
+    errors : ndarray of shape (origins, HORIZON)
+        Actual minus forecast at past origins, in units of demand; NaN where unknown.
+    spread : ndarray of shape (24,)
+        Usual absolute error by local hour of day, units of demand.
+    log_sigma : float
+        Width of the band in logs for a series too short for errors of its own; 0 for others.
+    losses : ndarray of shape (1 + baselines,)
+        Mean absolute past error of the forecast and of each baseline, units of demand; NaN where unknown.
+    chosen : str
+        ``"combination"``, or the baseline that is used instead.
+    stale : int
+        Hours at the end of the history that are missing.
+    gaps, outages, spikes : int
+        Hours set aside.
+    """
+
+    local0: int
+    length: int
+    scale: float
+    point: np.ndarray
+    weights: np.ndarray
+    errors: np.ndarray
+    spread: np.ndarray
+    log_sigma: float
+    losses: np.ndarray
+    chosen: str
+    stale: int
+    gaps: int
+    outages: int
+    spikes: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """One app's history on the axis of local hours.
+
+    Parameters
+    ----------
+    local0 : int
+        Local hour of ``raw[0]``.
+    raw : ndarray of shape (n,)
+        Demand an hour, NaN where missing.
+    holiday : ndarray of bool, shape (n + HORIZON,)
+        Public holidays, the hours to forecast included.
+    """
+
+    local0: int
+    raw: np.ndarray
+    holiday: np.ndarray
+
+    def cleaned(self) -> Cleaned:
+        """Return the series without gaps, outages and spikes; holidays are filled like gaps, to be put back
+        after."""
+        out = clean(self.raw)
+        free = self.holiday[out.offset : len(self.raw)]
+        if not free.any() or free.mean() > 0.5 or not out.values.any():
+            return out
+        plain = fill(np.where(out.known & ~free, out.values, np.nan))
+        return replace(out, values=np.where(free, plain, out.values), known=out.known & ~free)
+
+    def curve(self) -> Curve:
+        """Return the weekly curve."""
+        out = self.cleaned()
+        return weekly_curve(out.values, out.known, self.local0 + out.offset)
+
+
+def origins(length: int) -> np.ndarray:
+    """Return the ends of the past origins, a day apart, and the end of the history last.
+
+    A grown series keeps two weeks before its first origin, a shorter one two days.
+    """
+    least = GROWN if length >= GROWN + 7 * DAY else 2 * DAY
+    back = np.arange(min(ORIGINS, max(0, (length - least) // DAY)), -1, -1)
+    return length - DAY * back
+
+
+def learn(series: Series, pool: Pool) -> Learnt:
+    """Learn one series.
+
+    Parameters
+    ----------
+    series
+        Its history.
+    pool
+        What similar apps show; only a series shorter than ``GROWN`` borrows from it.
+    """
+    cleaned = series.cleaned()
+    values, known = cleaned.values, cleaned.known
+    n = len(values)
+    local0 = series.local0 + cleaned.offset
+    stale = n - 1 - int(np.flatnonzero(known)[-1]) if known.any() else n
+    free = series.holiday[len(series.raw) :]
+    blank = Learnt(
+        local0=local0,
+        length=n,
+        scale=0.0,
+        point=np.zeros(HORIZON),
+        weights=np.zeros(len(NAMES) + 1),
+        errors=np.full((0, HORIZON), np.nan),
+        spread=np.zeros(DAY),
+        log_sigma=0.0,
+        losses=np.full(1 + len(BASELINES), np.nan),
+        chosen="combination",
+        stale=stale,
+        gaps=cleaned.gaps,
+        outages=cleaned.outages,
+        spikes=cleaned.spikes,
+    )
+    scale = float(values.mean()) if n else 0.0
+    if n < SHORTEST or scale == 0.0:
+        point, sigma = short_forecast(values, known, local0, HORIZON, pool)
+        return replace(blank, scale=scale, point=point, log_sigma=sigma)
+    x = np.round(values / scale, 12)
+    ends = origins(n)
+    paths = run_members(x, ends)
+    extra = (
+        borrowed_paths(x, ends, local0, HORIZON, pool)
+        if n < GROWN
+        else np.full((1, *paths.shape[1:]), np.nan)
+    )
+    paths = np.concatenate([paths, extra])
+    errors = past_errors(x, known, ends[:-1], paths[:, :-1])
+    weights = member_weights(errors, JUDGED)
+    if not weights.any():
+        weights = np.where(np.isfinite(paths[:, -1]).all(axis=1), 1.0, 0.0)
+        weights /= max(weights.sum(), 1.0)
+    combined = weighted_median(paths, weights)
+    own = past_errors(x, known, ends[:-1], combined[:-1])
+    point, chosen = combined[-1], "combination"
+    losses = np.array([_loss(own)] + [_loss(errors[NAMES.index(name)]) for name in BASELINES])
+    if np.isfinite(losses).any() and np.isfinite(losses[1:]).any():
+        best = int(np.nanargmin(losses[1:]))
+        if losses[1 + best] < (1.0 - MARGIN) * losses[0]:
+            chosen = BASELINES[best]
+            own, point = errors[NAMES.index(chosen)], paths[NAMES.index(chosen), -1]
+    if free.any() or series.holiday[: len(series.raw)].any():
+        lift = holiday_factor(
+            series.raw[cleaned.offset :] / scale, x, series.holiday[cleaned.offset :], local0
+        )
+        point = np.where(free, point * lift[(local0 + n + np.arange(HORIZON)) % DAY], point)
+    at = (local0 + ends[:-1, None] + np.arange(HORIZON)[None, :]) % DAY
+    spread = spread_by_hour(own, at, floor=1e-6, prior=PRIOR_ERROR)
+    return replace(
+        blank,
+        scale=scale,
+        point=point * scale,
+        weights=weights,
+        errors=own * scale,
+        spread=spread * scale,
+        losses=losses * scale,
+        chosen=chosen,
+    )
+
+
+def _loss(errors: np.ndarray) -> float:
+    near = np.abs(errors[:, :JUDGED])
+    seen = np.isfinite(near)
+    return float(near[seen].mean()) if seen.any() else float("nan")

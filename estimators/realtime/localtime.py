@@ -1,0 +1,121 @@
+"""UTC hours, local hours of the week, and holidays.
+
+Demand follows the wall clock. A series is therefore learnt on the axis of local hours: the hour that spring
+skips is a gap there, and the two that autumn repeats share one place, so the week always has 168 slots.
+Forecasts are asked for by UTC hour and look up their local hour, so that none is missing or double.
+"""
+
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+
+DAY = 24
+WEEK = 168
+# 1970-01-01 was a Thursday: three days after a Monday.
+_EPOCH_WEEKDAY_H = 3 * DAY
+
+
+def utc_hours(ds: pd.Series, *, field: str = "ds") -> np.ndarray:
+    """Return instants as whole hours since 1970-01-01 UTC, int64; a time without a zone is taken as UTC.
+
+    Raises
+    ------
+    InputError
+        A cell is empty, no instant, or not the start of an hour.
+    """
+    instants = pd.to_datetime(ds, utc=True, errors="coerce")
+    bad = instants.isna().to_numpy()
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{ds.iloc[at]!r} is no instant",
+            row=at + 2,
+            field=field,
+            fix="write the start of an hour, in UTC",
+        )
+    seconds = instants.dt.as_unit("s").astype("int64").to_numpy()
+    uneven = (seconds % 3600 != 0) | (instants.dt.microsecond.to_numpy() != 0)
+    if uneven.any():
+        at = int(np.flatnonzero(uneven)[0])
+        raise InputError(
+            f"{ds.iloc[at]} is not the start of an hour",
+            row=at + 2,
+            field=field,
+            fix="sum demand by UTC hour first",
+        )
+    return seconds // 3600
+
+
+@lru_cache(maxsize=64)
+def zone(name: str) -> ZoneInfo:
+    """Return the IANA zone.
+
+    Raises
+    ------
+    InputError
+        There is no such zone.
+    """
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InputError(
+            f"{name!r} is no time zone", field="timezone", fix="use an IANA name such as Europe/Berlin"
+        ) from None
+
+
+def local_hours(hours: np.ndarray, timezone: str) -> np.ndarray:
+    """Return the local hour on the wall clock of each UTC hour, counted from 1970-01-01 00:00 local time.
+
+    Zones off by part of an hour are rounded down: their hours start at the same minute all year.
+    """
+    if timezone == "UTC" or len(hours) == 0:
+        zone(timezone)
+        return hours.copy()
+    place = zone(timezone)
+    first, last = int(hours.min()), int(hours.max())
+    span = pd.date_range(
+        pd.Timestamp(first * 3600, unit="s", tz="UTC"), periods=last - first + 1, freq="h"
+    ).tz_convert(place)
+    wall = span.tz_localize(None).as_unit("s").astype("int64").to_numpy() // 3600
+    return wall[hours - first]
+
+
+def hour_of_week(local: np.ndarray) -> np.ndarray:
+    """Return 0 … 167 for local hours, 0 being Monday's first."""
+    return (local + _EPOCH_WEEKDAY_H) % WEEK
+
+
+@lru_cache(maxsize=64)
+def holiday_days(country: str, subdivision: str | None, first_year: int, last_year: int) -> frozenset[int]:
+    """Return the public holidays of a country as days since 1970-01-01, from the package ``holidays``.
+
+    Raises
+    ------
+    InputError
+        The package knows no such country or subdivision.
+    """
+    import holidays
+
+    try:
+        calendar = holidays.country_holidays(
+            country, subdiv=subdivision, years=range(first_year, last_year + 1)
+        )
+    except NotImplementedError:
+        raise InputError(
+            f"no holiday calendar for {country!r}" + (f", {subdivision!r}" if subdivision else ""),
+            field="country",
+            fix="use an ISO 3166 code such as DE, or leave it out",
+        ) from None
+    epoch = pd.Timestamp("1970-01-01")
+    return frozenset((pd.Timestamp(day) - epoch).days for day in calendar)
+
+
+def on_holiday(local: np.ndarray, days: frozenset[int]) -> np.ndarray:
+    """Return for each local hour whether its day is one of ``days`` (counted from 1970-01-01)."""
+    if not days or len(local) == 0:
+        return np.zeros(len(local), dtype=bool)
+    return np.isin(local // DAY, np.fromiter(days, dtype=np.int64, count=len(days)))
