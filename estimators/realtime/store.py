@@ -43,7 +43,7 @@ def pack(estimator: "RealtimeEstimator") -> Bundle:
         arrays[name] = np.array([getattr(one, name) for one in learnt], dtype=np.int64 if whole else float)
     for name in _ROWS:
         arrays[name] = np.stack([getattr(one, name) for one in learnt]) if learnt else np.zeros((0, 0))
-    state = {"format": FORMAT, "holidays": [int(day) for day in estimator.holidays_]}
+    state = {"format": FORMAT, "holidays": [int(day) for day in sorted(estimator.holidays_)]}
     return Bundle(estimator.name, params=estimator.get_params(deep=False), state=state, arrays=arrays)
 
 
