@@ -1,0 +1,42 @@
+"""The fast allocator."""
+
+from typing import Any
+
+import numpy as np
+
+from tidegrid.scheduler.fast.board import Board, board
+from tidegrid.scheduler.fast.search import allocate
+from tidegrid.scheduler.fast.state import new_state
+from tidegrid.scheduler.plan import AppCells, Placement, Plan
+from tidegrid.scheduler.problem import Problem
+
+
+def _orders(b: Board) -> np.ndarray:
+    n = len(b.value)
+    area = np.zeros(n)
+    size = np.zeros(n)
+    owner = np.repeat(np.arange(n), np.diff(b.shape_first))
+    np.maximum.at(area, owner, b.shape_gpus * b.shape_steps)
+    np.maximum.at(size, owner, b.shape_gpus)
+    return np.stack([np.lexsort((-area, -b.value)), np.argsort(-b.value * area, kind="stable"), np.argsort(-area * size, kind="stable"), np.lexsort((area, -b.value))])
+
+
+def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, heat: float = 0.1, **options: Any) -> Plan:
+    b, names = board(problem)
+    state = new_state(b, seed)
+    owner_at = np.concatenate([[0], np.cumsum(b.gpus * b.steps)]).astype(np.int64)
+    owners = np.full(owner_at[-1], -1, np.int32)
+    allocate(b, state, _orders(b), 200 if rounds is None else rounds, heat, owners, owner_at)
+    placements = []
+    for job in names.running:
+        r = job.running
+        placements.append(Placement(job.id, r.pool, r.first_gpu, r.gpus, 0, r.remaining))
+    for job, (shape, start, first) in zip(names.jobs, state.spot.tolist(), strict=True):
+        if shape >= 0:
+            placements.append(Placement(job.id, names.pools[b.shape_pool[shape]].id, first, int(b.shape_gpus[shape]), start, int(b.shape_steps[shape])))
+    apps = []
+    for i, app in enumerate(names.apps):
+        p = next(k for k, pool in enumerate(names.pools) if pool.id == app.pool)
+        mine = owners[owner_at[p]:owner_at[p + 1]].reshape(-1, b.steps)
+        apps.append(AppCells(app.id, [np.flatnonzero(mine[:, t] == i).tolist() for t in range(b.steps)]))
+    return Plan.of(problem, "fast", placements, apps)

@@ -1,0 +1,133 @@
+"""Where a job goes: the shape, start and block with the largest marginal objective and the best fit."""
+
+from typing import Any
+
+import numpy as np
+
+from tidegrid.scheduler.fast.bits import ONE, ZERO, above, kernel, lowest, ones, overlap, runs, span
+from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform, worth
+
+# Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
+MOST_CORNERS = 12
+TOP = np.uint64(63)
+
+
+@kernel
+def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> bool:
+    """Whether every app can still clear its held GPUs in time (rule 4) if a job takes a block.
+
+    An app that never enters a GPU needs only to leave those that jobs take: by step t at most
+    cap · (t + 1) of them. That is enough for a legal plan, and no plan can do with less.
+    """
+    words = B.words[p]
+    for a in range(B.app_first[p], B.app_first[p + 1]):
+        cap = B.cap[a]
+        if cap == 0 or B.held_count[a] <= cap * (start + 1):
+            continue
+        hit = False
+        for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
+            if B.held[a, k] & span(k, first, size) != ZERO:
+                hit = True
+        if not hit:
+            continue
+        last = min(B.steps, (B.held_count[a] - 1) // cap + 1)
+        taken = 0
+        # Held GPUs whose first job starts by step t: those not free in some step up to t.
+        for k in range(words):
+            S.hit[k] = ZERO
+        for t in range(last):
+            taken = 0
+            for k in range(words):
+                busy = ~S.free[B.row[p] + t * words + k]
+                if t >= start:
+                    busy |= span(k, first, size)
+                S.hit[k] |= busy & B.held[a, k]
+                taken += np.int64(ones(S.hit[k]))
+            if taken > cap * (t + 1):
+                return False
+    return True
+
+
+@kernel
+def fit_at(B: Any, S: Any, p: int, shape: int, start: int) -> Any:
+    """Best legal block for a start among the corners of ``S.starts``: its contact and its first GPU."""
+    words, size, length = B.words[p], B.shape_gpus[shape], B.shape_steps[shape]
+    best, chosen, looked = -1.0, -1, 0
+    down = B.high[p]
+    for i in range(words):
+        k = words - 1 - i if down else i
+        here = S.starts[k]
+        if here == ZERO:
+            continue
+        lower = here << ONE
+        if k > 0:
+            lower |= S.starts[k - 1] >> TOP
+        upper = here >> ONE
+        if k + 1 < words:
+            upper |= S.starts[k + 1] << TOP
+        corners = here & ~(lower & upper)
+        while corners != ZERO:
+            bit = TOP - above(corners) if down else lowest(corners)
+            corners &= ~(ONE << bit)
+            first = 64 * k + np.int64(bit)
+            if B.capped[p] and not keeps_caps(B, S, p, start, first, size):
+                continue
+            away = B.gpus[p] - size - first if down else first
+            score = contact(B, S, p, size, start, length, first) - 1e-3 * away / B.gpus[p]
+            if score > best:
+                best, chosen = score, first
+            looked += 1
+            if looked >= MOST_CORNERS:
+                return best, chosen
+    return best, chosen
+
+
+@kernel
+def best_spot(B: Any, S: Any, j: int, fit: float, blink: float) -> Any:
+    """Shape, start, first GPU with the largest marginal objective · (1 + fit · contact); -1 where none gains.
+
+    With probability ``blink`` a shape or a start is passed over, so that repairs differ.
+    """
+    best = 0.0
+    shape_at, start_at, first_at = -1, -1, -1
+    for shape in range(B.shape_first[j], B.shape_first[j + 1]):
+        low, high = B.earliest[j], B.shape_latest[shape]
+        most = worth(B, j, shape, low)
+        if most * (1.0 + fit) <= best:
+            continue
+        if blink > 0.0 and B.shape_first[j + 1] - B.shape_first[j] > 1 and uniform(S.rng) < 4.0 * blink:
+            continue
+        p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
+        words = B.words[p]
+        overlap(S.free, B.row[p], words, B.steps, length, low, high, S.window)
+        wanted = B.app_first[p + 1] > B.app_first[p]
+        if wanted and not B.capped[p]:
+            total = 0.0
+            S.sums[low] = 0.0
+            for t in range(low, min(B.width, high + length)):
+                if B.wanted[p, t] > 0:
+                    used = S.used[p, t]
+                    if used + size > B.gpus[p]:
+                        total += 1e18
+                    else:
+                        total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
+                S.sums[t + 1] = total
+        for start in range(low, high + 1):
+            gain = worth(B, j, shape, start)
+            if wanted and not B.capped[p]:
+                gain -= S.sums[min(start + length, B.width)] - S.sums[start]
+            if gain * (1.0 + fit) <= best:
+                continue
+            if not runs(S.window[start * words : (start + 1) * words], words, B.shape_log[shape], B.legal, B.legal_at[p, B.shape_log[shape]], S.starts):
+                continue
+            if blink > 0.0 and uniform(S.rng) < blink:
+                continue
+            if B.capped[p]:
+                gain -= pool_penalty(B, S, p, start, start + length, size) - S.penalty[p]
+                if gain * (1.0 + fit) <= best:
+                    continue
+            touch, first = fit_at(B, S, p, shape, start)
+            if first >= 0 and gain * (1.0 + fit * touch) > best:
+                best = gain * (1.0 + fit * touch)
+                shape_at, start_at, first_at = shape, start, first
+    return shape_at, start_at, first_at

@@ -1,0 +1,338 @@
+"""Greedy starts, then ruin and recreate for a number of rounds; deterministic for a seed."""
+
+from typing import Any
+
+import numpy as np
+
+from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle
+from tidegrid.scheduler.fast.bits import ZERO, kernel, span
+from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
+from tidegrid.scheduler.fast.state import below, clear, lift, pool_penalty, put, uniform, worth
+
+MOST_RUINED = 24  # jobs that one round may take off
+MOST_TRIED = 12  # waiting jobs that one round may try besides
+
+
+@kernel
+def insert(B: Any, S: Any, j: int, fit: float, blink: float) -> bool:
+    """Place a job at its best spot, where it has one."""
+    shape, start, first = best_spot(B, S, j, fit, blink)
+    if shape < 0:
+        return False
+    put(B, S, j, shape, start, first)
+    p = B.shape_pool[shape]
+    if B.capped[p]:
+        S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+    return True
+
+
+@kernel
+def construct(B: Any, S: Any, order: Any, fit: float) -> Any:
+    """Fill an empty board greedily; returns the objective."""
+    clear(B, S)
+    for p in range(len(B.gpus)):
+        S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+    for i in range(len(order)):
+        insert(B, S, order[i], fit, 0.0)
+    return objective(B, S)
+
+
+@kernel
+def objective(B: Any, S: Any) -> Any:
+    """Tilted reward minus the penalty with the GPUs named."""
+    total = S.reward[0]
+    for p in range(len(B.gpus)):
+        if B.app_first[p + 1] > B.app_first[p]:
+            total -= full_penalty(B, S, p)
+    return total
+
+
+@kernel
+def restore(B: Any, S: Any, spot: Any) -> None:
+    """Set the board up as recorded."""
+    clear(B, S)
+    for j in range(len(spot)):
+        if spot[j, 0] >= 0:
+            put(B, S, j, spot[j, 0], spot[j, 1], spot[j, 2])
+
+
+@kernel
+def meets(B: Any, S: Any, j: int, p: int, start: int, end: int, first: int, last: int) -> bool:
+    """Whether a placed job meets a rectangle of steps and GPUs, ends exclusive."""
+    shape = S.spot[j, 0]
+    if shape < 0 or B.shape_pool[shape] != p:
+        return False
+    return (
+        S.spot[j, 1] < end
+        and start < S.spot[j, 1] + B.shape_steps[shape]
+        and S.spot[j, 2] < last
+        and first < S.spot[j, 2] + B.shape_gpus[shape]
+    )
+
+
+@kernel
+def base_allows(B: Any, p: int, start: int, end: int, first: int, size: int) -> bool:
+    """Whether nothing that cannot move lies in a rectangle."""
+    for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
+        bits = span(k, first, size)
+        for t in range(start, min(end, B.steps)):
+            if B.base[B.row[p] + t * B.words[p] + k] & bits != bits:
+                return False
+    return True
+
+
+@kernel
+def take_off(B: Any, S: Any, j: int, log: Any, logged: int) -> int:
+    """Lift a placed job and note where it was."""
+    log[logged, 0] = j
+    for k in range(3):
+        log[logged, 1 + k] = S.spot[j, k]
+    lift(B, S, j)
+    return logged + 1
+
+
+@kernel
+def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
+    """Take off a random placed job and those that meet a rectangle around it."""
+    n = len(B.value)
+    seed = below(S.rng, n)
+    for _ in range(n):
+        if S.spot[seed, 0] >= 0:
+            break
+        seed = seed + 1 if seed + 1 < n else 0
+    if S.spot[seed, 0] < 0:
+        return 0
+    shape = S.spot[seed, 0]
+    p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
+    wide = below(S.rng, size + 2)
+    long = below(S.rng, 4 + length // 2)
+    start, end = S.spot[seed, 1] - long, S.spot[seed, 1] + length + long
+    first, last = S.spot[seed, 2] - wide, S.spot[seed, 2] + size + wide
+    logged = take_off(B, S, seed, log, 0)
+    at = below(S.rng, n)
+    for _ in range(n):
+        if logged >= most:
+            break
+        at = at + 1 if at + 1 < n else 0
+        if meets(B, S, at, p, start, end, first, last):
+            logged = take_off(B, S, at, log, logged)
+    return logged
+
+
+@kernel
+def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
+    """Take off random placed jobs."""
+    n = len(B.value)
+    logged = 0
+    for _ in range(2 * most):
+        j = below(S.rng, n)
+        if S.spot[j, 0] >= 0:
+            logged = take_off(B, S, j, log, logged)
+            if logged >= most:
+                break
+    return logged
+
+
+@kernel
+def eject(B: Any, S: Any, j: int, log: Any, tries: int) -> int:
+    """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds."""
+    best = -np.inf
+    shape_at, start_at, first_at = -1, -1, -1
+    n = len(B.value)
+    shapes = B.shape_first[j + 1] - B.shape_first[j]
+    for _ in range(tries if shapes > 0 else 0):
+        shape = B.shape_first[j] + below(S.rng, shapes)
+        p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
+        start = B.earliest[j] + below(S.rng, B.shape_latest[shape] - B.earliest[j] + 1)
+        first = below(S.rng, B.gpus[p] - size + 1)
+        k = below(S.rng, n)
+        if S.spot[k, 0] >= 0 and B.shape_pool[S.spot[k, 0]] == p:  # an edge is a better guess than any place
+            first = S.spot[k, 2]
+            if uniform(S.rng) < 0.5:
+                first += B.shape_gpus[S.spot[k, 0]] - size
+            first = max(0, min(first, B.gpus[p] - size))
+            start = S.spot[k, 1]
+            if uniform(S.rng) < 0.5:
+                start += B.shape_steps[S.spot[k, 0]]
+            start = max(B.earliest[j], min(start, B.shape_latest[shape]))
+        legal = B.legal[B.legal_at[p, B.shape_log[shape]] + (first >> 6)]
+        if (legal >> np.uint64(first & 63)) & np.uint64(1) == ZERO:
+            continue
+        if not base_allows(B, p, start, start + length, first, size):
+            continue
+        gain = worth(B, j, shape, start)
+        met = 0
+        for m in range(n):
+            if meets(B, S, m, p, start, start + length, first, first + size):
+                gain -= 0.5 * worth(B, m, S.spot[m, 0], S.spot[m, 1])
+                met += 1
+        if gain > best and met < MOST_RUINED:
+            best = gain
+            shape_at, start_at, first_at = shape, start, first
+    if shape_at < 0:
+        return 0
+    p, size, length = B.shape_pool[shape_at], B.shape_gpus[shape_at], B.shape_steps[shape_at]
+    logged = 0
+    for m in range(n):
+        if meets(B, S, m, p, start_at, start_at + length, first_at, first_at + size):
+            logged = take_off(B, S, m, log, logged)
+    if B.capped[p] and not keeps_caps(B, S, p, start_at, first_at, size):
+        return logged
+    put(B, S, j, shape_at, start_at, first_at)
+    log[logged, 0] = j
+    log[logged, 1] = -1
+    return logged + 1
+
+
+@kernel
+def undo(B: Any, S: Any, log: Any, logged: int) -> None:
+    """Bring every logged job back to where it was."""
+    for i in range(logged):
+        if S.spot[log[i, 0], 0] >= 0:
+            lift(B, S, log[i, 0])
+    for i in range(logged):
+        if log[i, 1] >= 0:
+            put(B, S, log[i, 0], log[i, 1], log[i, 2], log[i, 3])
+
+
+@kernel
+def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: Any) -> None:
+    """Order the jobs to insert by one of four measures, with noise."""
+    how = below(S.rng, 4)
+    for i in range(many):
+        j = todo[i]
+        measure = 1.0
+        if how == 0:
+            measure = B.value[j]
+        elif how == 1:
+            measure = B.value[j] * area[j]
+        elif how == 2:
+            measure = area[j] * size[j]
+        key[i] = -measure * (1.0 + (4.0 if how == 3 else 0.4) * uniform(S.rng))
+    for i in range(1, many):
+        k, j = key[i], todo[i]
+        m = i - 1
+        while m >= 0 and key[m] > k:
+            key[m + 1] = key[m]
+            todo[m + 1] = todo[m]
+            m -= 1
+        key[m + 1] = k
+        todo[m + 1] = j
+
+
+@kernel
+def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
+    """Ruin and recreate (Schrimpf et al. 2000) from the board as it stands, cooling; returns the best objective.
+
+    ``best_spots`` gets the best placements seen.
+    """
+    n = len(B.value)
+    log = np.empty((MOST_RUINED + MOST_TRIED + 2, 4), np.int64)
+    todo = np.empty(MOST_RUINED + MOST_TRIED + 2, np.int64)
+    key = np.empty(MOST_RUINED + MOST_TRIED + 2, np.float64)
+    area = np.zeros(n, np.float64)
+    size = np.zeros(n, np.float64)
+    for j in range(n):
+        for shape in range(B.shape_first[j], B.shape_first[j + 1]):
+            area[j] = max(area[j], B.shape_gpus[shape] * B.shape_steps[shape])
+            size[j] = max(size[j], B.shape_gpus[shape])
+    here = objective(B, S)
+    best = here
+    best_spots[:] = S.spot
+    placed = 0
+    for j in range(n):
+        placed += S.spot[j, 0] >= 0
+    unit = S.reward[0] / max(1, placed)
+    for r in range(rounds):
+        temperature = heat * unit * (1.0 - r / rounds) ** 2
+        for p in range(len(B.gpus)):
+            S.penalty[p] = 0.0
+        most = 1 + below(S.rng, min(MOST_RUINED - 1, max(2, 2 + placed // 4)))
+        how = uniform(S.rng)
+        logged = 0
+        waiting = -1
+        if how < 0.5:
+            at = below(S.rng, n)
+            for _ in range(n):
+                if S.spot[at, 0] < 0 and B.shape_first[at + 1] > B.shape_first[at]:
+                    waiting = at
+                    break
+                at = at + 1 if at + 1 < n else 0
+        if waiting >= 0:
+            logged = eject(B, S, waiting, log, 6)
+        elif how < 0.9:
+            logged = ruin_near(B, S, log, min(most, 8))
+        else:
+            logged = ruin_any(B, S, log, min(most, 4))
+        many = 0
+        for i in range(logged):
+            if log[i, 1] >= 0:
+                todo[many] = log[i, 0]
+                many += 1
+        at = below(S.rng, n)
+        tried = 0
+        for _ in range(n):
+            at = at + 1 if at + 1 < n else 0
+            if S.spot[at, 0] >= 0 or B.shape_first[at + 1] == B.shape_first[at]:
+                continue
+            seen = False
+            for i in range(logged):
+                seen |= log[i, 0] == at
+            if seen:
+                continue
+            todo[many] = at
+            many += 1
+            tried += 1
+            if tried >= MOST_TRIED:
+                break
+        for p in range(len(B.gpus)):
+            if B.capped[p]:
+                S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+        sort_todo(B, S, todo, many, key, area, size)
+        draw = uniform(S.rng)
+        fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
+        for i in range(many):
+            j = todo[i]
+            if insert(B, S, j, fit, 0.02):
+                seen = False
+                for m in range(logged):
+                    seen |= log[m, 0] == j
+                if not seen:
+                    log[logged, 0] = j
+                    log[logged, 1] = -1
+                    logged += 1
+        there = objective(B, S)
+        if there >= here or (temperature > 0.0 and here - there < -temperature * np.log(1.0 - uniform(S.rng))):
+            here = there
+            if here > best * (1.0 + 1e-13) + 1e-13:
+                best = here
+                best_spots[:] = S.spot
+        else:
+            undo(B, S, log, logged)
+    return best
+
+
+@kernel
+def allocate(B: Any, S: Any, orders: Any, rounds: int, heat: float, owners: Any, owner_at: Any) -> Any:
+    """Best plan of a number of greedy starts and rounds; returns the objective.
+
+    ``S.spot`` gets the placements, ``owners`` the app on each GPU and step.
+    """
+    n = len(B.value)
+    best_spots = S.spot.copy()
+    best = -np.inf
+    for i in range(len(orders)):
+        found = construct(B, S, orders[i], 0.02)
+        if found > best:
+            best = found
+            best_spots[:] = S.spot
+    restore(B, S, best_spots)
+    if rounds > 0 and n > 0:
+        best = improve(B, S, rounds, best_spots, heat)
+        restore(B, S, best_spots)
+    for p in range(len(B.gpus)):
+        if B.app_first[p + 1] > B.app_first[p]:
+            count_apps(B, S, p, 0, 0, 0)
+            settle(B, S, p)
+            name(B, S, p, owners, owner_at[p])
+    return best

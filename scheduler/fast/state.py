@@ -1,0 +1,242 @@
+"""The search's board state: jobs put on it and taken off, and what the apps' shortfall then costs."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegrid.scheduler.fast.bits import kernel, ones, span
+
+NO_LIMIT = 1 << 60
+
+
+class State(NamedTuple):
+    """What changes while the search runs, and its working memory."""
+
+    free: np.ndarray  # flat sets: GPUs free of jobs, by pool and step
+    used: np.ndarray  # (P, width) GPUs that jobs use
+    spot: np.ndarray  # (N, 3) shape (-1: not placed), start, first GPU
+    penalty: np.ndarray  # (P) what the apps' shortfall costs, counting GPUs
+    reward: np.ndarray  # (1) tilted reward of the placed jobs
+    rng: np.ndarray  # (1) state of the generator
+    window: np.ndarray  # working memory: sets that stay free
+    starts: np.ndarray  # working memory: legal first GPUs
+    hit: np.ndarray  # working memory: held GPUs that jobs take
+    sums: np.ndarray  # (width + 1)
+    room: np.ndarray  # (steps)
+    most: np.ndarray  # (steps)
+    count: np.ndarray  # (A, steps) GPUs that each app is to hold
+    owner: np.ndarray  # (most GPUs) app that holds a GPU, or -1
+    until: np.ndarray  # (most GPUs × steps + 1) next step at which a job takes the GPU
+    bins: np.ndarray  # (steps + 2)
+    now: np.ndarray  # (A) GPUs that each app holds
+    moved: np.ndarray  # (A) GPUs that each app left in this step
+
+
+def new_state(board: Any, seed: int) -> State:
+    """Make the state of an empty board."""
+    most_words, most_gpus = int(board.words.max()), int(board.gpus.max())
+    steps, width = board.steps, board.width
+    tracked = most_gpus * (steps + 1) if len(board.cap) else 1
+    return State(
+        free=board.base.copy(),
+        used=board.base_used.copy(),
+        spot=np.full((len(board.value), 3), -1, np.int64),
+        penalty=np.zeros(len(board.gpus), np.float64),
+        reward=np.zeros(1, np.float64),
+        rng=np.array([(seed * 2654435761 + 88172645463325252) & 0xFFFFFFFFFFFFFFFF or 1], np.uint64),
+        window=np.empty(steps * most_words, np.uint64),
+        starts=np.empty(most_words, np.uint64),
+        hit=np.empty(most_words, np.uint64),
+        sums=np.zeros(width + 1, np.float64),
+        room=np.empty(steps, np.int64),
+        most=np.empty(steps, np.int64),
+        count=np.zeros((len(board.cap), steps), np.int64),
+        owner=np.empty(most_gpus, np.int32),
+        until=np.empty(tracked, np.int32),
+        bins=np.zeros(steps + 2, np.int64),
+        now=np.zeros(len(board.cap), np.int64),
+        moved=np.zeros(len(board.cap), np.int64),
+    )
+
+
+@kernel
+def uniform(rng: Any) -> Any:
+    """Next number in [0, 1) of a 64-bit xorshift* generator (Vigna 2016, An experimental exploration)."""
+    x = rng[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    rng[0] = x
+    return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@kernel
+def below(rng: Any, n: int) -> Any:
+    """Next whole number from 0 to n - 1."""
+    return min(np.int64(uniform(rng) * n), n - 1)
+
+
+@kernel
+def worth(B: Any, j: int, shape: int, start: int) -> Any:
+    """Tilted reward of a job in a shape from a start."""
+    end = min(start + B.shape_steps[shape], B.steps)
+    return B.value[j] * B.shape_gpus[shape] * (B.before[end] - B.before[start])
+
+
+@kernel
+def put(B: Any, S: Any, j: int, shape: int, start: int, first: int) -> None:
+    """Place a job."""
+    p = B.shape_pool[shape]
+    size = B.shape_gpus[shape]
+    words = B.words[p]
+    end = start + B.shape_steps[shape]
+    inside = min(end, B.steps)
+    for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
+        keep = ~span(k, first, size)
+        for t in range(start, inside):
+            S.free[B.row[p] + t * words + k] &= keep
+    for t in range(start, min(end, B.width)):
+        S.used[p, t] += size
+    S.spot[j, 0] = shape
+    S.spot[j, 1] = start
+    S.spot[j, 2] = first
+    S.reward[0] += worth(B, j, shape, start)
+
+
+@kernel
+def lift(B: Any, S: Any, j: int) -> None:
+    """Take a placed job off the board."""
+    shape, start, first = S.spot[j, 0], S.spot[j, 1], S.spot[j, 2]
+    p = B.shape_pool[shape]
+    size = B.shape_gpus[shape]
+    words = B.words[p]
+    end = start + B.shape_steps[shape]
+    inside = min(end, B.steps)
+    for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
+        bits = span(k, first, size)
+        for t in range(start, inside):
+            S.free[B.row[p] + t * words + k] |= bits
+    for t in range(start, min(end, B.width)):
+        S.used[p, t] -= size
+    S.spot[j, 0] = -1
+    S.reward[0] -= worth(B, j, shape, start)
+
+
+@kernel
+def clear(B: Any, S: Any) -> None:
+    """Take every job off."""
+    S.free[:] = B.base
+    S.used[:] = B.base_used
+    S.spot[:] = -1
+    S.reward[0] = 0.0
+
+
+@kernel
+def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: int) -> Any:
+    """Part of a block's outline that touches other blocks or the board's edge, from 0 to 1."""
+    end = min(start + length, B.steps)
+    at, words = B.row[p], B.words[p]
+    touched = 0
+    if first == 0:
+        touched += end - start
+    else:
+        k = (first - 1) >> 6
+        bit = np.uint64((first - 1) & 63)
+        for t in range(start, end):
+            touched += 1 - np.int64((S.free[at + t * words + k] >> bit) & np.uint64(1))
+    if first + size == B.gpus[p]:
+        touched += end - start
+    else:
+        k = (first + size) >> 6
+        bit = np.uint64((first + size) & 63)
+        for t in range(start, end):
+            touched += 1 - np.int64((S.free[at + t * words + k] >> bit) & np.uint64(1))
+    for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
+        bits = span(k, first, size)
+        if start == 0:
+            touched += np.int64(ones(bits))
+        else:
+            touched += np.int64(ones(bits & ~S.free[at + (start - 1) * words + k]))
+        if end == B.steps:
+            touched += np.int64(ones(bits))
+        else:
+            touched += np.int64(ones(bits & ~S.free[at + end * words + k]))
+    return touched / (2.0 * (end - start) + 2.0 * size)
+
+
+@kernel
+def short_cost(B: Any, p: int, t: int, used: int) -> Any:
+    """Penalty of a pool in a step where jobs use so many GPUs and apps may take all the others."""
+    return B.cost[B.cost_at[p, t] + max(0, B.wanted[p, t] - (B.gpus[p] - used))]
+
+
+@kernel
+def follow(B: Any, S: Any, a: int) -> Any:
+    """Choose how many GPUs an app holds in each step from the room left; returns what its shortfall costs."""
+    T = B.steps
+    cap = B.cap[a]
+    most, count = S.most, S.count
+    before = B.held_count[a]
+    for t in range(T):
+        kept = max(0, B.held_count[a] - cap * (t + 1))
+        S.room[t] += kept
+        before = min(S.room[t], before + cap)
+        most[t] = before
+    total = 0.0
+    above = NO_LIMIT
+    need = 0
+    for t in range(T - 1, -1, -1):
+        if most[t] > above:
+            most[t] = above
+        above = most[t] + cap
+        wanted = B.demand[a, t]
+        if wanted > most[t]:
+            total += B.price[a] * B.weight[t] * (wanted - most[t])
+            wanted = most[t]
+        need = max(wanted, need - cap)
+        count[a, t] = need
+    before = B.held_count[a]
+    for t in range(T):
+        count[a, t] = max(count[a, t], before - cap)
+        before = count[a, t]
+        S.room[t] -= before
+    return total
+
+
+@kernel
+def count_apps(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any:
+    """Choose in ``S.count`` how many GPUs each app holds; returns what the shortfall in the horizon costs.
+
+    Each app, highest priority first, gets the largest count that its cap allows: the upper Lipschitz
+    envelope of the room that is left; then no more of it is kept than what is served needs.
+    """
+    T = B.steps
+    total = 0.0
+    for t in range(T):
+        extra = size if start <= t and t < end else 0
+        S.room[t] = B.gpus[p] - S.used[p, t] - extra
+    for a in range(B.app_first[p], B.app_first[p + 1]):
+        for t in range(T):
+            kept = B.held_count[a] - B.cap[a] * (t + 1)
+            if kept <= 0:
+                break
+            S.room[t] -= kept
+    for a in range(B.app_first[p], B.app_first[p + 1]):
+        total += follow(B, S, a)
+    return total
+
+
+@kernel
+def pool_penalty(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any:
+    """Penalty of a pool, counting GPUs, if a block of ``size`` were added from ``start`` to ``end``.
+
+    Without caps each step stands alone, and so does each step past the horizon.
+    """
+    total = 0.0
+    for t in range(B.steps if B.capped[p] else 0, B.width):
+        if B.wanted[p, t] > 0:
+            extra = size if start <= t and t < end else 0
+            total += short_cost(B, p, t, S.used[p, t] + extra)
+    if B.capped[p]:
+        total += count_apps(B, S, p, start, end, size)
+    return total
