@@ -12,6 +12,9 @@ from tidegrid.scheduler.problem import Problem
 #: Called as ``planner(problem, time_limit=…, seed=…, **options)``; returns a plan without metrics.
 Planner = Callable[..., Plan]
 
+#: What clusters run today, in the order of the tables.
+BASELINES = ("fifo", "fifo_backfill", "easy", "priority", "easy_priority", "sjf", "fifo_elastic")
+
 _MODES: dict[str, Planner | str] = {}
 
 
@@ -88,5 +91,5 @@ def solve(
 
 register_mode("fast", "tidegrid.scheduler.fast:plan")
 register_mode("full", "tidegrid.scheduler.formal:plan")
-for _name in ("fifo", "fifo_backfill", "easy", "priority", "easy_priority", "sjf", "fifo_elastic"):
+for _name in BASELINES:
     register_mode(_name, f"tidegrid.scheduler.baselines:{_name}")

@@ -14,9 +14,9 @@ from tidegrid.scheduler.baselines.engine import Board, Tasks
 from tidegrid.scheduler.baselines.reservation import curve_levels, hold, peak_levels
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import Problem
+from tidegrid.scheduler.solve import BASELINES
 
-#: Names of the baselines, in the order of the tables.
-BASELINES = ("fifo", "fifo_backfill", "easy", "priority", "easy_priority", "sjf", "fifo_elastic")
+__all__ = ["BASELINES", "chosen_shapes", "fits_pool", "in_file_order", "plan_baseline"]
 
 # Slurm's multifactor plugin: a job's age counts until PriorityMaxAge, seven days where a site sets nothing.
 MAX_AGE_MINUTES = 7 * 24 * 60
@@ -46,7 +46,7 @@ def chosen_shapes(arrays: Arrays) -> np.ndarray:
 
 
 def plan_baseline(problem: Problem, mode: str, **_: Any) -> Plan:
-    """Plan with one of `BASELINES`.
+    """Plan with one of the `BASELINES`.
 
     Parameters
     ----------

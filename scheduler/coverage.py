@@ -1,0 +1,107 @@
+"""Where realtime is short of GPUs, and which GPUs stay idle, before it happens."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tidegrid.scheduler.plan import Plan
+from tidegrid.scheduler.problem import Problem
+
+
+def coverage_risks(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+    """Return where apps are short: one record for each app and unbroken stretch of equal shortfall."""
+    short = {app.id: np.zeros(problem.lookahead, np.int64) for app in problem.apps}
+    for name, cells in plan.apps:
+        demand = problem.app_by_id[name].demand
+        short[name][: problem.steps] = [
+            max(0, want - len(held)) for want, held in zip(demand, cells, strict=False)
+        ]
+    for app_id, t, cut in past_horizon(problem, plan):
+        short[app_id][t] = cut
+    risks = []
+    for name, row in short.items():
+        for start, stop, gpus in _stretches(row, problem.steps):
+            past = " past the horizon" if start >= problem.steps else ""
+            text = f"{name} is {gpu_count(gpus)} short {in_steps(start, stop)}{past}"
+            risks.append({"app": name, "from": start, "to": stop, "short": gpus, "text": text})
+    return sorted(risks, key=lambda risk: (risk["from"], risk["app"]))
+
+
+def past_horizon(problem: Problem, plan: Plan) -> Iterable[tuple[str, int, int]]:
+    """Yield (app, step, GPUs short) past the horizon, charged to a pool's lowest priority first."""
+    for pool in problem.pools:
+        apps = sorted((a for a in problem.apps if a.pool == pool.id), key=lambda a: a.priority)
+        tails = [p for p in plan.placements if p.pool == pool.id and p.end > problem.steps]
+        for t in range(problem.steps, max((len(a.demand) for a in apps), default=0)):
+            wanted = [a.demand[t] if t < len(a.demand) else 0 for a in apps]
+            short = sum(wanted) - pool.gpus + sum(p.gpus for p in tails if p.end > t)
+            for app, want in zip(apps, wanted, strict=True):
+                cut = max(0, min(short, want))
+                short -= cut
+                if cut:
+                    yield app.id, t, cut
+
+
+def _stretches(row: np.ndarray, split: int) -> Iterable[tuple[int, int, int]]:
+    """Unbroken stretches of one value above 0, as (from, to exclusive, value); none crosses ``split``."""
+    start = 0
+    for t in range(1, len(row) + 1):
+        if t == len(row) or row[t] != row[start] or t == split:
+            if row[start] > 0:
+                yield start, t, int(row[start])
+            start = t
+
+
+def surplus(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+    """Return where apps hold GPUs beyond their demand, which are idle: app, from, to, gpus, text."""
+    found = []
+    for name, cells in plan.apps:
+        demand = problem.app_by_id[name].demand
+        extra = np.array([max(0, len(held) - want) for held, want in zip(cells, demand, strict=False)])
+        for start, stop, gpus in _stretches(extra, -1):
+            text = f"{name} holds {gpu_count(gpus)} beyond its demand {in_steps(start, stop)}"
+            found.append({"app": name, "from": start, "to": stop, "gpus": gpus, "text": text})
+    return sorted(found, key=lambda item: (item["from"], item["app"]))
+
+
+def idle_windows(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+    """Return free cells as rectangles: equal stretches of neighbouring GPUs are one window."""
+    windows = []
+    for pool in problem.pools:
+        free = np.ones((pool.gpus, problem.steps), np.int64)
+        for p in plan.placements:
+            if p.pool == pool.id:
+                free[p.first_gpu : p.first_gpu + p.gpus, p.start : p.end] = 0
+        for name, cells in plan.apps:
+            if problem.app_by_id[name].pool == pool.id:
+                for t, held in enumerate(cells):
+                    free[np.array(held, np.int64), t] = 0
+        open_windows: dict[tuple[int, int], int] = {}
+        for gpu in range(pool.gpus + 1):
+            now = {(a, b) for a, b, _ in _stretches(free[gpu], -1)} if gpu < pool.gpus else set()
+            for key in [key for key in open_windows if key not in now]:
+                windows.append(_window(pool.id, open_windows.pop(key), gpu - 1, *key))
+            for key in now:
+                open_windows.setdefault(key, gpu)
+    return sorted(windows, key=lambda w: (w["pool"], w["from"], w["first_gpu"], w["to"]))
+
+
+def _window(pool: str, first: int, last: int, start: int, stop: int) -> dict[str, Any]:
+    text = f"{pool} GPU {span(first, last - first + 1)} idle {in_steps(start, stop)}"
+    return {"pool": pool, "first_gpu": first, "last_gpu": last, "from": start, "to": stop, "text": text}
+
+
+def gpu_count(count: int) -> str:
+    """Return "1 GPU" or "n GPUs"."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def in_steps(start: int, stop: int) -> str:
+    """Return "at step 3" or "in steps 3–5"; ``stop`` is exclusive."""
+    return f"at step {start}" if stop == start + 1 else f"in steps {start}–{stop - 1}"
+
+
+def span(first: int, count: int) -> str:
+    """Return "3" or "3–6": GPUs from ``first`` on."""
+    return str(first) if count == 1 else f"{first}–{first + count - 1}"
