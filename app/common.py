@@ -15,8 +15,12 @@ DONE = 0
 REFUSED = 1
 BAD_INPUT = 2
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")]
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")
+]
 
 
 def say(text: str = "") -> None:

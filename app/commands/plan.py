@@ -1,0 +1,66 @@
+"""``plan``: queue, running work and traffic in; a legal 24 h plan, its comparison and its report out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegrid.app.common import DONE, REFUSED, JsonFlag, SeedOption, print_json, progress, say, table
+
+EXAMPLES = """
+Example: `tidegrid plan my-site --out plan` reads my-site/cluster.json, jobs.csv, traffic.csv, requests.csv and
+running.csv, and writes plan/problem.json, plan.json, etas.csv, estimates.csv, report.html and grid.png.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan", epilog=EXAMPLES)(plan)
+
+
+def plan(
+    site: Annotated[
+        Path, typer.Argument(help="The site's folder: cluster.json, jobs, traffic, requests, running.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to write to; it is made where absent.")
+    ] = Path("tidegrid-plan"),
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store", help="Model store; default: SITE/models, and estimators fitted afresh without one."
+        ),
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
+    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds, for mode full.")] = None,
+    policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
+    now: Annotated[
+        str | None,
+        typer.Option("--now", help="Instant to plan from, with its zone; default: the files' last."),
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write report.html and grid.png.")
+    ] = True,
+    seed: SeedOption = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Plan the next 24 h of a site: durations and demand forecast, GPUs given out, compared with FIFO."""
+    from tidegrid.app.flow import plan_site, print_planned, write_planned
+    from tidegrid.pipeline.policy import Policy
+    from tidegrid.pipeline.site import Site
+
+    with progress("reading the site", quiet=json_) as step:
+        read = Site.read(site, now=now, timezone=timezone)
+        knobs = Policy.read(policy) if policy else Policy()
+        out.mkdir(parents=True, exist_ok=True)
+        result = plan_site(read, store or site / "models", knobs, mode, time_limit, seed, step)
+        step("writing the plan")
+        files = write_planned(result, out, report=report)
+    if json_:
+        print_json(result.summary() | {"files": {name: str(path) for name, path in files.items()}})
+    else:
+        print_planned(result, files, say, table)
+    raise typer.Exit(REFUSED if result.refused else DONE)

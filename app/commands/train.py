@@ -1,0 +1,108 @@
+"""``train`` and ``predict``: fit estimators on a site's history, and estimate jobs with them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegrid.app.common import DONE, REFUSED, JsonFlag, print_json, progress, say, table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        "train", epilog="Example: `tidegrid train my-site`, then `tidegrid models list my-site/models`"
+    )(train)
+    app.command("predict", epilog="Example: `tidegrid predict my-site --explain sft-llama-8b`")(predict)
+
+
+def train(
+    site: Annotated[Path, typer.Argument(help="The site's folder, with cluster.json and jobs or traffic.")],
+    store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Train only this estimator; may be given several times."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Fits to run at once.")] = 1,
+    now: Annotated[str | None, typer.Option("--now", help="Train on what was known at this instant.")] = None,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
+    ] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Fit the estimators on a site's history; a better one than the champion takes its place."""
+    from tidegrid.app.flow import train_site
+    from tidegrid.pipeline.site import Site
+
+    with progress("reading the history", quiet=json_) as step:
+        read = Site.read(site, now=now, timezone=timezone)
+        step(f"training on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
+        trained = train_site(read, store or site / "models", only=only, jobs=jobs)
+    if json_:
+        print_json({"trained": trained})
+        return
+    rows = [[r["estimator"], str(r["version"]), str(r["rows"]), r["decision"], r["reason"]] for r in trained]
+    table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
+
+
+def predict(
+    site: Annotated[
+        Path, typer.Argument(help="The site's folder: cluster.json, requests, and history or a store.")
+    ],
+    requests: Annotated[
+        Path | None, typer.Option("--requests", help="Another file of requests than the folder's.")
+    ] = None,
+    store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
+    explain: Annotated[
+        str | None, typer.Option("--explain", help="Say in words how this job's estimate arises.")
+    ] = None,
+    now: Annotated[
+        str | None, typer.Option("--now", help="Predict with what was known at this instant.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the estimates as CSV.")] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Estimate hours and GPU-hours of every request at every GPU count that it allows, with bands."""
+    from dataclasses import replace
+
+    from tidegrid.app.flow import estimators_for, explain_job
+    from tidegrid.data import read_requests
+    from tidegrid.files import write_text
+    from tidegrid.pipeline.estimates import estimate_jobs
+    from tidegrid.pipeline.site import Site
+
+    with progress("estimating", quiet=json_) as step:
+        read = Site.read(site, now=now, timezone=timezone)
+        if requests is not None:
+            read = replace(read, requests=read_requests(requests, timezone=timezone))
+        fitted, notes = estimators_for(read, store or site / "models", step)
+        if explain is not None:
+            text = explain_job(read, fitted, explain)
+        estimates = estimate_jobs(read.requests, read.cluster, fitted)
+        frame = estimates.table()
+        if out is not None:
+            write_text(out, frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    if explain is not None:
+        print_json({"job": explain, "explanation": text}) if json_ else say(text)
+        return
+    refused = estimates.refused.to_dict("records")
+    if json_:
+        print_json({"estimates": frame.to_dict("records"), "refused": refused, "notes": notes})
+    else:
+        for note in notes:
+            say(f"[dim]{note}[/dim]")
+        rows = [
+            [
+                str(r["job_id"]), str(r["pool"]), str(r["gpus"]),
+                f"{r['hours_q0.5']:.3g}", f"{r['hours_q0.1']:.3g} – {r['hours_q0.9']:.3g}",
+                f"{r['gpu_hours_mean']:.3g}", str(r["basis"]),
+            ]
+            for r in frame.to_dict("records")
+        ]  # fmt: skip
+        table("", ["job", "pool", "GPUs", "hours (median)", "80 % band", "GPU-hours (mean)", "basis"], rows)
+        for r in refused:
+            say(f"refused: {r['job_id']}: {r['reason']}")
+    raise typer.Exit(REFUSED if refused else DONE)

@@ -1,0 +1,72 @@
+"""The planner's knobs."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegrid.errors import InputError
+from tidegrid.files import read_json
+
+
+class Policy(BaseModel):
+    """How to turn forecasts into a problem.
+
+    Parameters
+    ----------
+    step_minutes
+        Length of a step.
+    horizon_hours
+        Length of the plan, in elapsed time.
+    lookahead_hours
+        How far past the horizon the demand is forecast, so that jobs that outrun it pay for what they block.
+    decay
+        Weight of step t is ``decay ** t``: capacity used now is worth more than capacity promised.
+    shortfall_weight
+        What an unmet realtime GPU-step costs, in batch GPU-steps of the same priority; 5 to 10 is sane.
+    job_quantile
+        The quantile of a job's duration that is planned with.
+    demand_quantile
+        The quantile of an app's demand that is planned with.
+    finish_inside
+        Whether every job must end by the horizon.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step_minutes: int = Field(default=60, ge=1, le=1440)
+    horizon_hours: float = Field(default=24.0, gt=0, le=168)
+    lookahead_hours: float = Field(default=24.0, ge=0, le=168)
+    decay: float = Field(default=0.98, gt=0, le=1)
+    shortfall_weight: float = Field(default=8.0, ge=0, allow_inf_nan=False)
+    job_quantile: float = Field(default=0.5, gt=0, lt=1)
+    demand_quantile: float = Field(default=0.9, gt=0, lt=1)
+    finish_inside: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Steps of the horizon."""
+        return max(1, round(self.horizon_hours * 60 / self.step_minutes))
+
+    @property
+    def lookahead_steps(self) -> int:
+        """Steps past the horizon for which demand is forecast."""
+        return round(self.lookahead_hours * 60 / self.step_minutes)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read a policy from a JSON object; what it leaves out keeps its default.
+
+        Raises
+        ------
+        InputError
+            A knob is unknown or out of range; it is named.
+        """
+        raw = read_json(path)
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or None
+            known = f"the knobs are {', '.join(cls.model_fields)}"
+            raise InputError(first["msg"].lower(), file=path, field=field, fix=known) from None

@@ -1,0 +1,130 @@
+"""From estimates and demand to the allocation problem."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from tidegrid.data import Cluster, block_size
+from tidegrid.pipeline.demand import Demand
+from tidegrid.pipeline.estimates import Estimates, interpolate
+from tidegrid.pipeline.policy import Policy
+from tidegrid.scheduler import Problem
+
+
+def steps_of(hours: float, step_minutes: int) -> int:
+    """Return the whole steps that ``hours`` take: at least one, rounded up."""
+    return max(1, math.ceil(hours * 60 / step_minutes - 1e-9))
+
+
+def build_problem(
+    requests: pd.DataFrame,
+    running: pd.DataFrame,
+    cluster: Cluster,
+    estimates: Estimates,
+    remaining: pd.DataFrame,
+    demand: Demand,
+    now: pd.Timestamp,
+    policy: Policy,
+) -> Problem:
+    """State what is to be decided, as the contract's problem.
+
+    Parameters
+    ----------
+    requests, running
+        The queue and what runs, as :mod:`tidegrid.data` reads them.
+    estimates
+        Hours of each feasible shape; a job without one is left out (it stands in ``estimates.refused``).
+    remaining
+        Quantiles of the hours that running jobs still need, on the index of ``running``.
+    demand
+        Each app's GPUs a step; the ramped curve is planned.
+    """
+    minutes = policy.step_minutes
+    hours = estimates.at(policy.job_quantile)
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for shape, duration in zip(_records(estimates.shapes), hours, strict=True):
+        by_job.setdefault(str(shape["job_id"]), []).append(
+            {"pool": shape["pool"], "gpus": int(shape["gpus"]), "steps": steps_of(duration, minutes)}
+        )
+    jobs = [
+        _waiting(row, by_job[str(row["job_id"])], order, now, policy)
+        for order, row in enumerate(_records(_in_order(requests)))
+        if str(row["job_id"]) in by_job
+    ]
+    rest = interpolate(remaining.to_numpy(dtype=float), policy.job_quantile)
+    jobs += [
+        _running(row, steps_of(hours_left, minutes), len(requests) + k)
+        for k, (hours_left, row) in enumerate(zip(rest, _records(running), strict=True))
+    ]
+    return Problem.from_dict(
+        {
+            "version": 1,
+            "start": now.isoformat(),
+            "step_minutes": minutes,
+            "steps": policy.steps,
+            "decay": policy.decay,
+            "shortfall_weight": policy.shortfall_weight,
+            "pools": [{"id": p.id, "gpus": p.gpus, "node_size": p.node_size} for p in cluster.pools],
+            "jobs": jobs,
+            "apps": [
+                {
+                    "id": app.id,
+                    "pool": app.pool,
+                    "priority": app.priority,
+                    "demand": [int(v) for v in demand.ramped[app.id]],
+                    "swap_cap": app.swap_cap,
+                    "held": list(app.held),
+                }
+                for app in cluster.apps
+            ],
+        }
+    )
+
+
+def _in_order(requests: pd.DataFrame) -> pd.DataFrame:
+    return requests.sort_values(["submit_time", "job_id"], kind="stable")
+
+
+def _waiting(
+    row: Mapping[str, Any], shapes: list[dict[str, Any]], order: int, now: pd.Timestamp, policy: Policy
+) -> dict[str, Any]:
+    step = pd.Timedelta(minutes=policy.step_minutes)
+    earliest, deadline = row["earliest_time"], row["deadline"]
+    job: dict[str, Any] = {
+        "id": str(row["job_id"]),
+        "kind": row["kind"],
+        "priority": _number(row["priority"]),
+        "order": order,
+        "shapes": shapes,
+        "earliest": 0 if pd.isna(earliest) else max(0, math.ceil((earliest - now) / step - 1e-9)),
+        "deadline": None if pd.isna(deadline) else max(0, math.floor((deadline - now) / step + 1e-9)),
+        "finish_inside": policy.finish_inside,
+        "running": None,
+    }
+    asked = [i for i, shape in enumerate(shapes) if shape["gpus"] == block_size(int(row["gpus"]))]
+    if asked:
+        job["requested"] = asked[0]
+    return job
+
+
+def _running(row: Mapping[str, Any], steps: int, order: int) -> dict[str, Any]:
+    block = {"pool": row["pool"], "gpus": int(row["gpus"])}
+    return {
+        "id": str(row["job_id"]),
+        "kind": row["kind"],
+        "priority": _number(row["priority"]),
+        "order": order,
+        "shapes": [{**block, "steps": steps}],
+        "running": {**block, "first_gpu": int(row["first_gpu"]), "remaining": steps},
+    }
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return frame.to_dict("records")  # type: ignore[return-value]
+
+
+def _number(value: Any) -> int | float:
+    number = float(value)
+    return int(number) if number.is_integer() else number

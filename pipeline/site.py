@@ -1,0 +1,127 @@
+"""A site's folder: the files that the main job reads, by their usual names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pandas as pd
+
+from tidegrid.data import (
+    REQUESTS,
+    RUNNING,
+    Cluster,
+    History,
+    as_instant,
+    check_running,
+    read_cluster,
+    read_jobs,
+    read_requests,
+    read_running,
+    read_traffic,
+)
+from tidegrid.data.schema import Table, blank
+from tidegrid.errors import InputError
+
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+"""The endings that a table may have, in the order in which they are looked for."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a site's folder holds.
+
+    Attributes
+    ----------
+    folder
+        Where it was read from.
+    cluster
+        ``cluster.json``.
+    history
+        ``jobs`` and ``traffic``; either may be absent, and is then empty.
+    requests, running
+        ``requests`` and ``running``; either may be absent, and is then empty.
+    now
+        The instant that is planned from, in UTC.
+    """
+
+    folder: Path
+    cluster: Cluster
+    history: History
+    requests: pd.DataFrame
+    running: pd.DataFrame
+    now: pd.Timestamp
+
+    @classmethod
+    def read(
+        cls, folder: str | Path, now: str | pd.Timestamp | None = None, timezone: str | None = None
+    ) -> Self:
+        """Read a folder.
+
+        Parameters
+        ----------
+        folder
+            Holds ``cluster.json`` and, each as ``.csv``, ``.csv.gz`` or ``.parquet``, ``jobs``, ``traffic``,
+            ``requests`` and ``running``.
+        now
+            The instant to plan from; where absent, the last instant that any of the files knows of.
+        timezone
+            The IANA zone of times that carry none.
+
+        Raises
+        ------
+        InputError
+            The folder or ``cluster.json`` is absent, or a file is not usable; file, row and column are named.
+        """
+        root = Path(folder)
+        if not root.is_dir():
+            raise InputError(
+                "is not a folder",
+                file=root,
+                fix="name a folder with cluster.json, jobs.csv, traffic.csv, requests.csv",
+            )
+        cluster = read_cluster(root / "cluster.json")
+        jobs = _table(root, "jobs")
+        traffic = _table(root, "traffic")
+        requests = _table(root, "requests")
+        running = _table(root, "running")
+        history = History(
+            read_jobs(jobs, timezone=timezone) if jobs else None,
+            read_traffic(traffic, timezone=timezone) if traffic else None,
+            checked=True,
+        )
+        queue = read_requests(requests, timezone=timezone) if requests else _empty(REQUESTS)
+        busy = read_running(running, timezone=timezone) if running else _empty(RUNNING)
+        check_running(cluster, busy, file=running)
+        moment = as_instant(now) if now is not None else last_instant(history, queue, busy)
+        return cls(root, cluster, history.as_of(moment), queue, busy, moment)
+
+
+def _table(root: Path, name: str) -> Path | None:
+    found = [root / f"{name}{ending}" for ending in ENDINGS if (root / f"{name}{ending}").is_file()]
+    if len(found) > 1:
+        raise InputError(f"there is {found[0].name} and {found[1].name}", file=root, fix="keep one of them")
+    return found[0] if found else None
+
+
+def _empty(table: Table) -> pd.DataFrame:
+    return pd.DataFrame({c.name: blank(c, pd.RangeIndex(0)) for c in table.columns if c.always})
+
+
+def last_instant(history: History, requests: pd.DataFrame, running: pd.DataFrame) -> pd.Timestamp:
+    """Return the last instant that history, queue or running jobs know of, up to the next whole minute.
+
+    Raises
+    ------
+    InputError
+        There is no instant at all.
+    """
+    known = []
+    if len(history.jobs):
+        known.append(history.jobs["known_at"].max())
+    if len(history.traffic):
+        known.append(history.traffic["timestamp"].max() + pd.Timedelta(hours=1))
+    known += [frame[column].max() for frame, column in ((requests, "submit_time"), (running, "start_time"))]
+    instants = [instant for instant in known if not pd.isna(instant)]
+    if not instants:
+        raise InputError("no file holds an instant to plan from", field="now", fix="give --now")
+    return pd.Timestamp(max(instants)).ceil("min")
