@@ -61,7 +61,7 @@ def blocks(problem: Problem, plan: Plan) -> list[Block]:
                 job.priority,
                 job.running is not None,
                 palette[shade % len(palette)],
-            )  # fmt: skip
+            )
         )
     for k, entry in enumerate(plan.apps):
         app = apps[entry.app]

@@ -12,7 +12,7 @@ from tidegrid.estimators import Estimator
 from tidegrid.pipeline.plan import Planned, make_forecast, make_plan
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.site import Site
-from tidegrid.scheduler import Plan, explain, solve
+from tidegrid.scheduler import Plan, solve
 
 BASELINES = ("fifo", "fifo_backfill")
 """What a plan is compared with when it is made; ``tidegrid compare`` shows all modes."""

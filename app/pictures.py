@@ -69,7 +69,7 @@ def _draw(axis: Any, block: Block, shown: int) -> None:
             edgecolor="white",
             linewidth=0.8,
             hatch="///" if block.running else None,
-        )  # fmt: skip
+        )
     )
     if rows * block.steps >= max(6, shown // 8) and block.steps >= 3:
         axis.text(

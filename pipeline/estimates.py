@@ -293,7 +293,7 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
     else:
         q = estimator.predict_quantiles(row, (0.1, 0.5, 0.9)).iloc[0]
         text = (
-            f"{chosen.iloc[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h on {row['gpus'].iloc[0]} GPUs; "
-            f"basis: {estimator.basis(row).iloc[0]}"
+            f"{chosen.iloc[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h "
+            f"on {row['gpus'].iloc[0]} GPUs; basis: {estimator.basis(row).iloc[0]}"
         )
     return f"{text}\n{notes.iloc[0]}" if notes.iloc[0] else text
