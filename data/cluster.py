@@ -155,11 +155,15 @@ class Cluster(_Record):
         owner: dict[tuple[str, int], str] = {}
         for i, app in enumerate(self.apps):
             if app.pool not in size:
-                raise _at(f"apps[{i}].pool", f"there is no pool {app.pool!r}", f"use one of {_ids(self.pools)}")
+                raise _at(
+                    f"apps[{i}].pool", f"there is no pool {app.pool!r}", f"use one of {_ids(self.pools)}"
+                )
             for gpu in app.held:
                 field = f"apps[{i}].held"
                 if gpu >= size[app.pool]:
-                    raise _at(field, f"GPU {gpu} is outside pool {app.pool!r}", f"use 0 to {size[app.pool] - 1}")
+                    raise _at(
+                        field, f"GPU {gpu} is outside pool {app.pool!r}", f"use 0 to {size[app.pool] - 1}"
+                    )
                 other = owner.setdefault((app.pool, gpu), app.id)
                 if other != app.id:
                     raise _at(field, f"GPU {gpu} is already held by {other!r}", "give each GPU to one app")
@@ -230,16 +234,22 @@ def check_running(cluster: Cluster, running: pd.DataFrame, *, file: str | Path |
     )
     first, gpus = running["first_gpu"].to_numpy(), running["gpus"].to_numpy()
     size = pools.map({pool.id: pool.gpus for pool in cluster.pools}).to_numpy()
-    source.refuse(first + gpus > size, "first_gpu", "the block lies outside its pool", "use GPUs that the pool has")
+    source.refuse(
+        first + gpus > size, "first_gpu", "the block lies outside its pool", "use GPUs that the pool has"
+    )
     node = pools.map({pool.id: pool.node_size or 0 for pool in cluster.pools}).to_numpy()
     width = np.where(node > 0, node, 1)
-    crosses = (node > 0) & np.where(gpus <= node, first // width != (first + gpus - 1) // width, first % width != 0)
+    crosses = (node > 0) & np.where(
+        gpus <= node, first // width != (first + gpus - 1) // width, first % width != 0
+    )
     source.refuse(crosses, "first_gpu", "the block crosses a node", "start it so that it stays in its node")
     for app in cluster.apps:
         held = np.sort(np.array(app.held, dtype="int64"))
         inside = np.searchsorted(held, first + gpus) - np.searchsorted(held, first)
         clash = (pools == app.pool).to_numpy() & (inside > 0)
-        source.refuse(clash, "first_gpu", f"the block holds a GPU of app {app.id!r}", "give each GPU to one of them")
+        source.refuse(
+            clash, "first_gpu", f"the block holds a GPU of app {app.id!r}", "give each GPU to one of them"
+        )
 
 
 def block_size(gpus: int | np.ndarray | pd.Series) -> Any:

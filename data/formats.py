@@ -299,18 +299,30 @@ def _swf(path: str | Path, start: str | None) -> tuple[pd.DataFrame, Source]:
         origin = pd.Timestamp(int(begin.group(1)), unit="s", tz="UTC")
     else:
         raise InputError(
-            "the header has no UnixStartTime", file=file, field="UnixStartTime", fix="state the first instant with start="
+            "the header has no UnixStartTime",
+            file=file,
+            field="UnixStartTime",
+            fix="state the first instant with start=",
         )
-    numbered = [(i + 1, line.split()) for i, line in enumerate(lines) if line.strip() and not line.startswith(";")]
+    numbered = [
+        (i + 1, line.split()) for i, line in enumerate(lines) if line.strip() and not line.startswith(";")
+    ]
     if not numbered:
         raise InputError("has no jobs", file=file, fix="give at least one line of 18 numbers")
     for row, cells in numbered:
         if len(cells) < 18:
-            raise InputError(f"has {len(cells)} fields", file=file, row=row, fix="a job has 18 fields (see the SWF definition)")
+            raise InputError(
+                f"has {len(cells)} fields",
+                file=file,
+                row=row,
+                fix="a job has 18 fields (see the SWF definition)",
+            )
     source = Source(file, np.array([row for row, _ in numbered]))
     table = pd.DataFrame([cells[:18] for _, cells in numbered])
     number = table.apply(pd.to_numeric, errors="coerce")
-    source.refuse(number.isna().any(axis=1).to_numpy(), "fields", "holds text where a number belongs", "write numbers")
+    source.refuse(
+        number.isna().any(axis=1).to_numpy(), "fields", "holds text where a number belongs", "write numbers"
+    )
     whole = ~number[10].isin((2, 3, 4)).to_numpy()
     number, source = number[whole].reset_index(drop=True), source.take(whole)
     submit = origin + pd.to_timedelta(number[1], unit="s")

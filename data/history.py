@@ -178,7 +178,9 @@ class History:
         hours = jobs["duration_s"] / 3600.0
         if running:
             if self._instant is None:
-                raise InputError("running jobs have no age without an instant", fix="take as_of(instant) first")
+                raise InputError(
+                    "running jobs have no age without an instant", fix="take as_of(instant) first"
+                )
             began = jobs["start_time"].where(jobs["start_time"].notna(), jobs["submit_time"])
             age = (self._instant - began).dt.total_seconds() / 3600.0
             hours = hours.where(jobs["status"] != "running", age.where(age > 0))
@@ -239,7 +241,11 @@ def _without_ends(view: pd.DataFrame, hidden: np.ndarray, began: np.ndarray) -> 
         elif name == "known_at_estimated":
             column = column.mask(at, 0.0)
         elif name not in _KNOWN_AT_START:
-            text = name in ("raw_status",) or column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
+            text = (
+                name in ("raw_status",)
+                or column.dtype == object
+                or pd.api.types.is_string_dtype(column.dtype)
+            )
             column = column.mask(at, "") if text else column.mask(at)
         columns[str(name)] = column
     return pd.DataFrame(columns, index=view.index)

@@ -31,7 +31,9 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InputError(
-            f"{name!r} is not a time zone", field="timezone", fix="give an IANA name such as UTC or Europe/Berlin"
+            f"{name!r} is not a time zone",
+            field="timezone",
+            fix="give an IANA name such as UTC or Europe/Berlin",
         ) from None
 
 
@@ -76,7 +78,9 @@ def parse_instants(
     return out, absent
 
 
-def _refuse_naive(naive: np.ndarray, raw: pd.Series, field: str, source: "Source", timezone: str | None) -> None:
+def _refuse_naive(
+    naive: np.ndarray, raw: pd.Series, field: str, source: "Source", timezone: str | None
+) -> None:
     if timezone is None:
         source.refuse(
             naive,

@@ -37,7 +37,9 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
         raise InputError("is empty", file=file, fix="write a header and rows")
     header = text.lstrip("\n").split("\n", 1)[0]
     if separator not in header and any(mark in header for mark in ";\t|"):
-        raise InputError(f"the header {header[:60]!r} has no comma", file=file, row=1, fix="separate cells by commas")
+        raise InputError(
+            f"the header {header[:60]!r} has no comma", file=file, row=1, fix="separate cells by commas"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -54,7 +56,9 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ")
         raise InputError(
-            f"is not a table: {reason}", file=file, fix="give every row as many cells as the header; quote cells with commas"
+            f"is not a table: {reason}",
+            file=file,
+            fix="give every row as many cells as the header; quote cells with commas",
         ) from None
     names = frame.iloc[0].fillna("").map(str).str.strip()
     if (names == "").any():
@@ -74,9 +78,13 @@ def _read_text(file: Path) -> str:
         else:
             content = file.read_bytes()
     except (gzip.BadGzipFile, EOFError):
-        raise InputError("is not a gzip file", file=file, fix="compress it with gzip, or drop .gz from its name") from None
+        raise InputError(
+            "is not a gzip file", file=file, fix="compress it with gzip, or drop .gz from its name"
+        ) from None
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=file, fix="name an existing file") from None
+        raise InputError(
+            f"cannot be read ({error.strerror})", file=file, fix="name an existing file"
+        ) from None
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -88,7 +96,9 @@ def _read_parquet(file: Path) -> pd.DataFrame:
         return pd.read_parquet(file)
     except OSError as error:
         if not file.is_file():
-            raise InputError("cannot be read (no such file)", file=file, fix="name an existing file") from None
+            raise InputError(
+                "cannot be read (no such file)", file=file, fix="name an existing file"
+            ) from None
         raise InputError(f"is not Parquet ({error})", file=file, fix="write it as Parquet") from None
     except Exception as error:  # pyarrow raises its own kinds for a broken file
         raise InputError(f"is not Parquet ({error})", file=file, fix="write it as Parquet") from None
@@ -205,7 +215,15 @@ def complete_jobs(
 def _with_durations(frame: pd.DataFrame, source: Source, timezone: str | None) -> pd.DataFrame:
     from tidegrid.data.schema import blank, typed
 
-    needed = ("status", "submit_time", "start_time", "end_time", "duration_s", "known_at", "known_at_estimated")
+    needed = (
+        "status",
+        "submit_time",
+        "start_time",
+        "end_time",
+        "duration_s",
+        "known_at",
+        "known_at_estimated",
+    )
     if frame.empty or "status" not in frame.columns or "submit_time" not in frame.columns:
         return frame
     column = {

@@ -214,7 +214,9 @@ def validate(
         if column.name in frame.columns:
             columns[column.name] = typed(frame[column.name], column, source, timezone)
         elif column.always:
-            columns[column.name] = typed(pd.Series([None] * len(frame), dtype=object), column, source, timezone)
+            columns[column.name] = typed(
+                pd.Series([None] * len(frame), dtype=object), column, source, timezone
+            )
     for name in frame.columns:
         if name not in columns:
             columns[str(name)] = frame[name].copy()
@@ -254,7 +256,9 @@ def _check_columns(frame: pd.DataFrame, table: Table, source: Source) -> None:
     names = pd.Index(frame.columns)
     if names.has_duplicates:
         name = names[names.duplicated()][0]
-        raise InputError("the column is there twice", file=source.file, row=1, field=str(name), fix="keep one")
+        raise InputError(
+            "the column is there twice", file=source.file, row=1, field=str(name), fix="keep one"
+        )
     for column in table.columns:
         if column.required and column.name not in names:
             raise InputError(
@@ -326,7 +330,9 @@ def _numbers(raw: pd.Series, column: Column, source: Source) -> tuple[pd.Series,
     source.refuse(np.isinf(values), column.name, said("not finite"), fix)
     with np.errstate(invalid="ignore"):
         if column.dtype == "int":
-            source.refuse(~absent & (values != np.round(values)), column.name, said("not a whole number"), fix)
+            source.refuse(
+                ~absent & (values != np.round(values)), column.name, said("not a whole number"), fix
+            )
         if column.low is not None:
             source.refuse(values < column.low, column.name, said("too small"), fix)
         if column.above is not None:

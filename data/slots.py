@@ -12,7 +12,9 @@ SLOTS = 168
 """Hours of a week: slot 0 is Monday 00:00 local time, slot 167 Sunday 23:00."""
 
 
-def hour_of_week(instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp], timezone: str) -> np.ndarray:
+def hour_of_week(
+    instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp], timezone: str
+) -> np.ndarray:
     """Return the local hour of the week of UTC instants.
 
     A week with a change of the clock skips one slot or has it twice; there are 168 all the same.
@@ -43,7 +45,9 @@ def hour_of_day(instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp],
     return local_times(instants, timezone).hour.to_numpy(dtype="int64")
 
 
-def local_times(instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp], timezone: str) -> pd.DatetimeIndex:
+def local_times(
+    instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp], timezone: str
+) -> pd.DatetimeIndex:
     """Return instants on the clock of a zone.
 
     Raises

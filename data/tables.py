@@ -24,27 +24,57 @@ def _feature(name: str, dtype: str, kinds: tuple[str, ...], doc: str, **more: ob
 
 FEATURES = (
     _feature("variant", "category", _TRAIN, "full or LoRA, and the technique", categories=VARIANTS),
-    _feature("precision", "text", (*_TRAIN, *_BATCH), "number format of the arithmetic: bf16, fp16, fp8, int4"),
-    _feature("sharding", "text", _TRAIN, "how the model is split: none, ddp, zero1, zero2, zero3, fsdp, tp, pp"),
+    _feature(
+        "precision", "text", (*_TRAIN, *_BATCH), "number format of the arithmetic: bf16, fp16, fp8, int4"
+    ),
+    _feature(
+        "sharding", "text", _TRAIN, "how the model is split: none, ddp, zero1, zero2, zero3, fsdp, tp, pp"
+    ),
     _feature("optimizer", "text", _TRAIN, "the optimizer: adamw, adamw8bit, sgd"),
     _feature("model_params_b", "float", KINDS, "parameters of the model", unit="billion parameters", above=0),
     _feature(
-        "active_params_b", "float", KINDS, "parameters that one token passes through", unit="billion parameters", above=0
+        "active_params_b",
+        "float",
+        KINDS,
+        "parameters that one token passes through",
+        unit="billion parameters",
+        above=0,
     ),
-    _feature("trainable_params_b", "float", _TRAIN, "parameters that are updated", unit="billion parameters", above=0),
+    _feature(
+        "trainable_params_b",
+        "float",
+        _TRAIN,
+        "parameters that are updated",
+        unit="billion parameters",
+        above=0,
+    ),
     _feature("num_layers", "int", _TRAIN, "transformer layers", unit="layers", low=1),
     _feature("hidden_size", "int", _TRAIN, "width of the residual stream", unit="dimensions", low=1),
     _feature("seq_len", "int", _TRAIN, "longest sequence of a batch", unit="tokens", low=1),
-    _feature("tokens_per_epoch_m", "float", _TRAIN, "tokens of one pass over the data", unit="million tokens", above=0),
+    _feature(
+        "tokens_per_epoch_m",
+        "float",
+        _TRAIN,
+        "tokens of one pass over the data",
+        unit="million tokens",
+        above=0,
+    ),
     _feature("epochs", "float", _TRAIN, "passes over the data", unit="epochs", above=0),
     _feature("global_batch", "int", _TRAIN, "sequences of one optimizer step", unit="sequences", low=1),
-    _feature("micro_batch", "int", _TRAIN, "sequences of one forward pass on one GPU", unit="sequences", low=1),
+    _feature(
+        "micro_batch", "int", _TRAIN, "sequences of one forward pass on one GPU", unit="sequences", low=1
+    ),
     _feature("gpus_per_node", "int", _TRAIN, "GPUs of one node", unit="GPUs", low=1),
     _feature("lora_rank", "int", _TRAIN, "rank of the adapters; 0 for a full run", unit="dimensions", low=0),
     _feature("grad_checkpointing", "bool", _TRAIN, "whether activations are recomputed"),
     _feature("packing", "bool", _TRAIN, "whether short samples share a sequence"),
     _feature(
-        "rollout_tokens", "float", _TRAIN, "tokens generated for a prompt, all samples together", unit="tokens", low=0
+        "rollout_tokens",
+        "float",
+        _TRAIN,
+        "tokens generated for a prompt, all samples together",
+        unit="tokens",
+        low=0,
     ),
     _feature(
         "aux_params_b",
@@ -56,8 +86,17 @@ FEATURES = (
     ),
     _feature("algorithm", "text", _QUANT, "the quantization algorithm: bitsandbytes, awq, gptq or another"),
     _feature("bits", "float", _QUANT, "bits of a weight", unit="bits", above=0, high=16),
-    _feature("group_size", "float", _QUANT, "weights that share a scale; -1 for a whole channel", unit="weights", low=-1),
-    _feature("num_experts", "float", _QUANT, "experts of a layer; 0 or 1 for a dense model", unit="experts", low=0),
+    _feature(
+        "group_size",
+        "float",
+        _QUANT,
+        "weights that share a scale; -1 for a whole channel",
+        unit="weights",
+        low=-1,
+    ),
+    _feature(
+        "num_experts", "float", _QUANT, "experts of a layer; 0 or 1 for a dense model", unit="experts", low=0
+    ),
     _feature("calib_samples", "float", _QUANT, "calibration samples", unit="samples", low=0),
     _feature("calib_seqlen", "float", _QUANT, "length of a calibration sample", unit="tokens", low=0),
     _feature("prompts", "float", _BATCH, "prompts of the job", unit="prompts", above=0),
@@ -78,7 +117,11 @@ _SITE = (
     Column("mem_mb", "float", unit="MiB", low=0, always=False, doc="memory asked for"),
 )
 _WALLTIME = Column(
-    "requested_walltime_s", "float", unit="seconds", above=0, doc="the limit that the submitter asked for; empty for none"
+    "requested_walltime_s",
+    "float",
+    unit="seconds",
+    above=0,
+    doc="the limit that the submitter asked for; empty for none",
 )
 _JOB_ID = Column("job_id", "id", required=True, doc="the job's id")
 _KIND = Column("kind", "category", required=True, categories=KINDS, doc="workload kind")
@@ -145,7 +188,9 @@ def _running_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]
         pools, firsts = frame["pool"].to_numpy()[order], frame["first_gpu"].to_numpy()[order]
         clash = np.zeros(len(frame), dtype=bool)
         clash[order[1:]] = (pools[1:] == pools[:-1]) & (firsts[1:] < ends[:-1])
-        rules.append((clash, "first_gpu", "the block overlaps another running job's", "give each GPU to one job"))
+        rules.append(
+            (clash, "first_gpu", "the block overlaps another running job's", "give each GPU to one job")
+        )
     return rules
 
 
@@ -159,7 +204,12 @@ JOBS = Table(
         Column("start_time", "instant", known="start", doc="when it got its GPUs; empty where unknown"),
         Column("end_time", "instant", known="end", doc="when it ended; empty where unknown"),
         Column(
-            "duration_s", "float", unit="seconds", low=0, known="end", doc="how long it ran; end minus start where empty"
+            "duration_s",
+            "float",
+            unit="seconds",
+            low=0,
+            known="end",
+            doc="how long it ran; end minus start where empty",
         ),
         Column("gpus", "int", unit="GPUs", required=True, low=1, doc="GPUs that it held"),
         _GPU_TYPE,

@@ -80,10 +80,13 @@ def requests_from_trace(
     if queue.empty:
         first, last = jobs["submit_time"].min(), jobs["submit_time"].max()
         raise InputError(
-            f"no job was submitted on {date}", field="day", fix=f"give a day from {first.date()} to {last.date()}"
+            f"no job was submitted on {date}",
+            field="day",
+            fix=f"give a day from {first.date()} to {last.date()}",
         )
     known = [c.name for c in JOBS.columns if c.known == "submit" and c.name in queue.columns]
     requests = validate(
-        queue[known].assign(priority=priority, earliest_time=queue["submit_time"]).reset_index(drop=True), REQUESTS
+        queue[known].assign(priority=priority, earliest_time=queue["submit_time"]).reset_index(drop=True),
+        REQUESTS,
     )
     return TraceDay(start, History(jobs, traffic, checked=True).as_of(start), requests)

@@ -70,7 +70,11 @@ def read_traffic(
     if value is not None and value != "value":
         if value not in frame.columns:
             raise InputError(
-                "the column is missing", file=source.file, row=1, field=value, fix=f"use one of {', '.join(frame.columns)}"
+                "the column is missing",
+                file=source.file,
+                row=1,
+                field=value,
+                fix=f"use one of {', '.join(frame.columns)}",
             )
         frame = frame.drop(columns="value", errors="ignore").rename(columns={value: "value"})
     if "hour" in frame.columns and "timestamp" not in frame.columns:
@@ -80,7 +84,9 @@ def read_traffic(
     frame = frame[[name for name in ("series_id", "timestamp", "value") if name in frame.columns]]
     if timezone not in (None, "UTC") and "timestamp" in frame.columns and "series_id" in frame.columns:
         frame = frame.assign(timestamp=_second_hours(frame, source, str(timezone)))
-    return regular_hours(frame, source=source, timezone=timezone, duplicates=duplicates, fill=fill, notes=notes)
+    return regular_hours(
+        frame, source=source, timezone=timezone, duplicates=duplicates, fill=fill, notes=notes
+    )
 
 
 def regular_hours(
@@ -105,7 +111,12 @@ def regular_hours(
             f"{duplicates!r} is unknown", field="duplicates", fix="use error, first, last, mean, sum or max"
         )
     merged = _merged(frame, source, timezone, duplicates)
-    table = validate(merged, TRAFFIC, source=source if len(merged) == len(frame) else Source(source.file), timezone=timezone)
+    table = validate(
+        merged,
+        TRAFFIC,
+        source=source if len(merged) == len(frame) else Source(source.file),
+        timezone=timezone,
+    )
     table = table[["series_id", "timestamp", "value"]]
     codes, names = pd.factorize(table["series_id"], sort=True)
     stamps = table["timestamp"].dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
@@ -115,7 +126,9 @@ def regular_hours(
     source.refuse(
         off,
         "timestamp",
-        lambda at: f"series {table['series_id'].iloc[at]!r} is not hourly at {table['timestamp'].iloc[at].isoformat()}",
+        lambda at: (
+            f"series {table['series_id'].iloc[at]!r} is not hourly at {table['timestamp'].iloc[at].isoformat()}"
+        ),
         "sum or average each series to whole hours",
     )
     lengths = ((last - first) // _HOUR).astype("int64") + 1
@@ -134,7 +147,9 @@ def regular_hours(
     out = pd.DataFrame(
         {
             "series_id": pd.Series(list(np.repeat(np.asarray(names, dtype=object), lengths))),
-            "timestamp": pd.Series(np.repeat(first, lengths) + within * _HOUR).dt.tz_localize("UTC").astype(UTC_DTYPE),
+            "timestamp": pd.Series(np.repeat(first, lengths) + within * _HOUR)
+            .dt.tz_localize("UTC")
+            .astype(UTC_DTYPE),
             "value": values,
         }
     )
@@ -188,16 +203,29 @@ def _per_series(reduce: np.ufunc, values: np.ndarray, codes: np.ndarray, series:
 
 
 def _anchored(hours: pd.Series, start: str | None, source: Source) -> pd.Series:
-    column = Column("hour", "int", unit="hours", required=True, low=-_LATEST_HOUR, high=_LATEST_HOUR, doc="hour of the series")
+    column = Column(
+        "hour",
+        "int",
+        unit="hours",
+        required=True,
+        low=-_LATEST_HOUR,
+        high=_LATEST_HOUR,
+        doc="hour of the series",
+    )
     count = typed(hours, column, source, None)
     origin = as_instant(start or DEFAULT_START, field="start")
     return (origin + pd.to_timedelta(count, unit="h")).astype(UTC_DTYPE)
 
 
-def _merged(frame: pd.DataFrame, source: Source, timezone: str | None, duplicates: Duplicates) -> pd.DataFrame:
+def _merged(
+    frame: pd.DataFrame, source: Source, timezone: str | None, duplicates: Duplicates
+) -> pd.DataFrame:
     if not {"series_id", "timestamp", "value"} <= set(frame.columns) or frame.empty:
         return frame
-    columns = {name: typed(frame[name], TRAFFIC[name], source, timezone) for name in ("series_id", "timestamp", "value")}
+    columns = {
+        name: typed(frame[name], TRAFFIC[name], source, timezone)
+        for name in ("series_id", "timestamp", "value")
+    }
     table = pd.DataFrame(columns)
     key = ["series_id", "timestamp"]
     doubled = table.duplicated(key).to_numpy()
@@ -207,7 +235,9 @@ def _merged(frame: pd.DataFrame, source: Source, timezone: str | None, duplicate
         source.refuse(
             doubled,
             "timestamp",
-            lambda at: f"series {table['series_id'].iloc[at]!r} has {table['timestamp'].iloc[at].isoformat()} twice",
+            lambda at: (
+                f"series {table['series_id'].iloc[at]!r} has {table['timestamp'].iloc[at].isoformat()} twice"
+            ),
             "keep one row an hour, or merge them with duplicates=first|last|mean|sum|max",
         )
     grouped = table.groupby(key, sort=False)["value"]

@@ -26,7 +26,9 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     name = target.name
     if not name.endswith((".csv", ".csv.gz", ".parquet")):
         raise InputError(
-            f"{target.suffix or 'no ending'} is not a table's ending", file=target, fix="use .csv, .csv.gz or .parquet"
+            f"{target.suffix or 'no ending'} is not a table's ending",
+            file=target,
+            fix="use .csv, .csv.gz or .parquet",
         )
     with writing(target) as aside:
         if name.endswith(".parquet"):

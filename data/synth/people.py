@@ -112,7 +112,9 @@ def recipes(rng: np.random.Generator, users: list[User], gpu_types: list[str], l
                     kind=kind,
                     base=base,
                     gpus=gpus,
-                    weight=user.weight * float(rng.lognormal(0.0, 0.6)) * (0.5 if kind == "quantization" else 1.0),
+                    weight=user.weight
+                    * float(rng.lognormal(0.0, 0.6))
+                    * (0.5 if kind == "quantization" else 1.0),
                     pace=user.pace * float(rng.lognormal(0.0, 0.1)),
                     spread=float(rng.uniform(0.06, 0.22)),
                     gpu_type=str(rng.choice(gpu_types)) if rng.random() < 0.45 else "",
@@ -131,10 +133,14 @@ def _training(rng: np.random.Generator, variant: str, largest: int) -> tuple[dic
     strategy, technique = variant.split("_")
     full = strategy == "full"
     # a block of n GPUs of 80 GB trains about 3.5 n billion parameters in full, and holds 20 n frozen
-    model = _model(rng, max(1.2, (3.2 if technique in ("rlhf", "dpo") else 4.0) * largest if full else 12.0 * largest))
+    model = _model(
+        rng, max(1.2, (3.2 if technique in ("rlhf", "dpo") else 4.0) * largest if full else 12.0 * largest)
+    )
     rank = 0 if full else int(rng.choice([8, 16, 32, 64]))
     trainable = model.params if full else round(model.layers * model.hidden * rank * 14 / 1e9, 4)
-    aux = {"dpo": model.params, "rlhf": 1.5 * model.params, "rlvr": model.params}.get(technique, 0.0) * (1 if full else 0.1)
+    aux = {"dpo": model.params, "rlhf": 1.5 * model.params, "rlvr": model.params}.get(technique, 0.0) * (
+        1 if full else 0.1
+    )
     rl = technique in ("rlhf", "rlvr")
     gpus = int(rng.choice([1, 2, 4, 8], p=[0.35, 0.3, 0.2, 0.15]))
     return {

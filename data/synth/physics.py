@@ -48,13 +48,17 @@ def training_hours(job: Job, gpu_type: str, gpus: int) -> float:
     mfu = _MFU[gpu_type] * small * (0.8 if strategy == "lora" else 1.0) * (1.0 if job["packing"] else 0.8)
     hours = flops / (gpus * PEAK_TFLOPS[gpu_type] * 1e12 * mfu * scaling(gpus)) / 3600.0
     if technique in ("rlhf", "rlvr"):
-        hours /= 1.0 - float(np.clip(0.42 + 0.06 * np.log2(float(job["rollout_tokens"]) / 1024.0), 0.35, 0.72))
+        hours /= 1.0 - float(
+            np.clip(0.42 + 0.06 * np.log2(float(job["rollout_tokens"]) / 1024.0), 0.35, 0.72)
+        )
     return 0.08 + 0.004 * float(job["model_params_b"]) + 1.2 * hours
 
 
 def quantization_hours(job: Job, gpu_type: str, gpus: int) -> float:
     """Return hours of a quantization run without noise: GPU-minutes a billion parameters, by algorithm."""
-    minutes = {"bitsandbytes": 0.02, "awq": 2.4, "gptq": 1.9}[str(job["algorithm"])] * float(job["model_params_b"])
+    minutes = {"bitsandbytes": 0.02, "awq": 2.4, "gptq": 1.9}[str(job["algorithm"])] * float(
+        job["model_params_b"]
+    )
     if float(job["num_experts"]) > 1:
         minutes *= 3.0
     if job["algorithm"] != "bitsandbytes":
@@ -89,7 +93,9 @@ def fewest_gpus(job: Job) -> int:
     if job["kind"] == "training":
         # 16 bytes a trained parameter (weights, gradients, Adam's moments), 2 a frozen one, 2 an auxiliary one
         trained = float(job["trainable_params_b"])
-        need = 16.0 * trained + 2.0 * max(0.0, params - trained) + 2.0 * float(job["aux_params_b"] or 0.0) + 10.0
+        need = (
+            16.0 * trained + 2.0 * max(0.0, params - trained) + 2.0 * float(job["aux_params_b"] or 0.0) + 10.0
+        )
     else:
         need = 2.2 * params + 8.0 if job["kind"] == "batch_inference" else 0.6 * params + 10.0
     gpus = 1

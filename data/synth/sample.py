@@ -135,11 +135,19 @@ def synthesise(
     """
     end = as_instant(now, field="now")
     zone_of(timezone)
-    for name, value, low in (("seed", seed, 0), ("days", days, 7), ("gpus", gpus, 8), ("users", users, 4), ("queue", queue, 0)):
+    for name, value, low in (
+        ("seed", seed, 0),
+        ("days", days, 7),
+        ("gpus", gpus, 8),
+        ("users", users, 4),
+        ("queue", queue, 0),
+    ):
         if value < low:
             raise InputError(f"{name} is {value}", field=name, fix=f"give at least {low}")
     if end != end.floor("h"):
-        raise InputError(f"{end.isoformat()} is not on a whole hour", field="now", fix="give minutes and seconds of 0")
+        raise InputError(
+            f"{end.isoformat()} is not on a whole hour", field="now", fix="give minutes and seconds of 0"
+        )
     streams = [np.random.default_rng([seed, part]) for part in range(6)]
     begin = end - pd.Timedelta(days=days)
     hours = pd.date_range(begin, periods=days * 24, freq=pd.Timedelta(hours=1))
@@ -151,7 +159,7 @@ def synthesise(
     capacity = _batch_capacity(pools, apps)
     types = list(capacity)
     book = recipes(streams[2], people(streams[1], users), types, min(largest, max(capacity.values())))
-    rate = 0.8 * sum(capacity.values()) * 24.0 / _mean_gpu_hours(book)
+    rate = _jobs_a_day(book, capacity)
     drafts = submissions(streams[3], book, hours, timezone, rate, min(largest, max(capacity.values())))
     drafts = [d for d in drafts if any(capacity[t] >= d.gpus for t in _types(d, types))]
     until = days * 86400
@@ -159,7 +167,7 @@ def synthesise(
     drafts = [_numbered(d, 100001 + i) for i, d in enumerate(drafts)]
     seconds = tuple(int((at - begin).total_seconds()) for at in down)
     attempts, waiting = simulate(drafts, capacity, (seconds[0], seconds[1]), until)
-    waiting = _queue(streams[4], book, waiting, queue, until, 100001 + len(drafts), largest)
+    waiting = _queue(streams[4], book, waiting, queue, until, 100001 + len(drafts), largest, sum(capacity.values()))
     jobs = complete_jobs(pd.DataFrame([_row(attempt, begin) for attempt in attempts]))
     history = History(jobs, traffic, checked=True).as_of(end)
     requests = _requests(streams[5], waiting, begin, pools)
@@ -237,10 +245,25 @@ def _batch_capacity(pools: tuple[Pool, ...], apps: tuple[App, ...]) -> dict[str,
     return out
 
 
-def _mean_gpu_hours(book: list[Recipe]) -> float:
+def _jobs_a_day(book: list[Recipe], capacity: dict[str, int]) -> float:
+    """Return how many jobs a day load the cluster, and each type that recipes insist on, to three quarters."""
     weight = np.array([recipe.weight for recipe in book])
-    size = [r.gpus * hours_of({"kind": r.kind, **r.base}, "A100-SXM-80GB", r.gpus) * r.pace for r in book]
-    return float(np.average(size, weights=weight))
+    weight /= weight.sum()
+    total = sum(capacity.values())
+    pinned = dict.fromkeys(capacity, 0.0)
+    free = 0.0
+    for share, recipe in zip(weight, book, strict=True):
+        if recipe.gpu_type:
+            pinned[recipe.gpu_type] += share * _gpu_hours(recipe, recipe.gpu_type)
+        else:
+            free += share * sum(_gpu_hours(recipe, kind) * gpus for kind, gpus in capacity.items()) / total
+    a_day = [0.75 * 24.0 * total / (free + sum(pinned.values()))]
+    a_day += [0.75 * 24.0 * capacity[kind] / hours for kind, hours in pinned.items() if hours > 0]
+    return min(a_day)
+
+
+def _gpu_hours(recipe: Recipe, gpu_type: str = "A100-SXM-80GB") -> float:
+    return recipe.gpus * hours_of({"kind": recipe.kind, **recipe.base}, gpu_type, recipe.gpus) * recipe.pace
 
 
 def _queue(
@@ -251,14 +274,24 @@ def _queue(
     until: int,
     number: int,
     largest: int,
+    gpus: int,
 ) -> list[Draft]:
-    """Fill the queue up with a busy morning's submissions."""
-    weight = np.array([recipe.weight**0.5 for recipe in book])
+    """Fill the queue up with a busy morning's submissions, about a quarter more than a day of the GPUs can do."""
+    work = np.array([_gpu_hours(recipe) for recipe in book])
+    wanted = 1.25 * 24.0 * gpus / max(size, 1)
+    low, high = -2.0, 3.0
+    for _ in range(40):
+        lean = (low + high) / 2
+        weight = np.array([recipe.weight for recipe in book]) ** 0.5 * work**lean
+        low, high = (lean, high) if np.average(work, weights=weight) < wanted else (low, lean)
     out = waiting[:size]
     times = np.sort(until - rng.integers(60, 4 * 3600, size=max(0, size - len(out))))
-    for i, at in enumerate(times):
-        recipe = book[int(rng.choice(len(book), p=weight / weight.sum()))]
-        out.append(_numbered(draft(rng, recipe, int(at), largest), number + i))
+    goal = 1.25 * 24.0 * gpus - sum(_gpu_hours(job.recipe) for job in out)
+    # of some draws the one nearest to the goal, so that the queue contends for the GPUs whatever the seed
+    draws = [rng.choice(len(book), size=len(times), p=weight / weight.sum()) for _ in range(40)]
+    chosen = min(draws, key=lambda picks: abs(float(work[picks].sum()) - goal))
+    for i, (at, pick) in enumerate(zip(times, chosen, strict=True)):
+        out.append(_numbered(draft(rng, book[int(pick)], int(at), largest), number + i))
     return out
 
 

@@ -55,7 +55,12 @@ def submissions(
     """Return the submissions of all hours, in order: nightly jobs at their hour, the rest by day and weekday."""
     local = local_times(hours, timezone)
     clock, day = local.hour.to_numpy(), local.dayofweek.to_numpy()
-    free = pd.Series(local.date).map(str).isin(holiday_dates(int(local.year.min()), int(local.year.max()))).to_numpy()
+    free = (
+        pd.Series(local.date)
+        .map(str)
+        .isin(holiday_dates(int(local.year.min()), int(local.year.max())))
+        .to_numpy()
+    )
     busy = 0.25 + 0.75 * np.exp(-0.5 * ((clock - 14.0) / 4.0) ** 2)
     busy *= np.where((day >= 5) | free, 0.4, 1.0)
     nightly = recipes[::6]
@@ -79,7 +84,9 @@ def draft(rng: np.random.Generator, recipe: Recipe, submit: int, largest: int) -
     features = dict(recipe.base)
     for name, digits in (("tokens_per_epoch_m", 2), ("prompts", -2)):
         if name in features:
-            features[name] = max(10.0**-digits, round(features[name] * float(rng.lognormal(0.0, 0.3)), digits))
+            features[name] = max(
+                10.0**-digits, round(features[name] * float(rng.lognormal(0.0, 0.3)), digits)
+            )
     gpus = recipe.gpus
     turn = rng.random()
     if turn < 0.1 and gpus * 2 <= largest:
@@ -107,7 +114,9 @@ def draft(rng: np.random.Generator, recipe: Recipe, submit: int, largest: int) -
 
 
 def _fate(job: Draft, start: int, gpu_type: str) -> Attempt:
-    hours = hours_of({"kind": job.recipe.kind, **job.features}, gpu_type, job.gpus) * job.recipe.pace * job.noise
+    hours = (
+        hours_of({"kind": job.recipe.kind, **job.features}, gpu_type, job.gpus) * job.recipe.pace * job.noise
+    )
     status, raw = job.outcome, job.outcome.upper()
     if job.outcome != "completed":
         hours *= job.at
@@ -169,7 +178,9 @@ def simulate(
         left: list[Draft] = []
         blocked = False
         for job in waiting:
-            kinds = [job.gpu_type] if job.gpu_type in free else sorted(free, key=lambda kind: (-free[kind], kind))
+            kinds = (
+                [job.gpu_type] if job.gpu_type in free else sorted(free, key=lambda kind: (-free[kind], kind))
+            )
             kind = next((k for k in kinds if free[k] >= job.gpus), None)
             if kind is None or blocked or job.submit > now:
                 left.append(job)
