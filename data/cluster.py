@@ -145,12 +145,10 @@ class Cluster(_Record):
             zone_of(self.timezone)
         except InputError as error:
             raise _at("timezone", error.problem, error.fix or "") from None
-        for field, records in (("pools", self.pools), ("apps", self.apps)):
-            seen: set[str] = set()
-            for i, record in enumerate(records):  # type: ignore[arg-type]
-                if record.id in seen:
-                    raise _at(f"{field}[{i}].id", f"{record.id!r} is there twice", "give each its own name")
-                seen.add(record.id)
+        for field, names in (("pools", [p.id for p in self.pools]), ("apps", [a.id for a in self.apps])):
+            for i, name in enumerate(names):
+                if name in names[:i]:
+                    raise _at(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
         size = {pool.id: pool.gpus for pool in self.pools}
         owner: dict[tuple[str, int], str] = {}
         for i, app in enumerate(self.apps):

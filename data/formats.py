@@ -223,15 +223,14 @@ _SACCT = {
 def _sacct(path: str | Path, timezone: str | None, notes: Note | None) -> tuple[pd.DataFrame, Source]:
     frame, source = read_raw(path, separator="|")
     ident = "JobID" if "JobID" in frame.columns else "JobIDRaw"
-    command = "add it to sacct --format=JobID,User,Account,JobName,State,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES"
-    _need(frame, (ident, "State", "Submit", "Start", "End"), source, command)
+    fields = "JobID,User,Account,JobName,State,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES"
+    _need(frame, (ident, "State", "Submit", "Start", "End"), source, f"add it to sacct --format={fields}")
     steps = as_text(frame[ident]).str.contains(".", regex=False)
     frame, source = _without(frame, source, steps, "are steps of jobs", notes)
     out = pd.DataFrame({"job_id": as_text(frame[ident])})
     for theirs, ours in _SACCT.items():
         if theirs in frame.columns:
             out[ours] = as_text(frame[theirs])
-    out = out.rename(columns={})
     tres = pd.Series([""] * len(frame))
     for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES", "AllocTres", "ReqTres"):
         if name in frame.columns:

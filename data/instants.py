@@ -1,7 +1,7 @@
 """Instants: text to UTC and back, IANA zones, and the time notations of Slurm."""
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -12,7 +12,7 @@ from tidegrid.errors import InputError
 if TYPE_CHECKING:
     from tidegrid.data.schema import Source
 
-UTC_DTYPE = "datetime64[us, UTC]"
+UTC_DTYPE: Final = "datetime64[us, UTC]"
 
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "nat", "<na>", "unknown"})
 _ZONED = re.compile(r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$")
@@ -66,15 +66,17 @@ def parse_instants(
     out = pd.Series(pd.NaT, index=raw.index, dtype=UTC_DTYPE)
     if zoned.any():
         parsed = pd.to_datetime(text[zoned], format="ISO8601", utc=True, errors="coerce")
-        out[zoned] = parsed.astype(UTC_DTYPE)
+        out.loc[zoned] = parsed.astype(UTC_DTYPE)
     wall = pd.Series(pd.NaT, index=raw.index, dtype="datetime64[us]")
     if naive.any():
-        wall[naive] = pd.to_datetime(text[naive], format="ISO8601", errors="coerce").astype("datetime64[us]")
+        wall.loc[naive] = pd.to_datetime(text[naive], format="ISO8601", errors="coerce").astype(
+            "datetime64[us]"
+        )
     unread = ~absent & out.isna().to_numpy() & wall.isna().to_numpy()
     source.refuse(unread, field, lambda at: f"{text.iloc[at]!r} is not a time", _FIX)
     if naive.any():
         _refuse_naive(naive, text, field, source, timezone)
-        out[naive] = _localised(wall, timezone, field, source)[naive]
+        out.loc[naive] = _localised(wall, timezone, field, source)[naive]
     return out, absent
 
 
@@ -127,7 +129,7 @@ def as_instant(value: object, *, field: str = "instant") -> pd.Timestamp:
         stamp = pd.Timestamp(value)  # type: ignore[arg-type]
     except (ValueError, TypeError):
         raise InputError(f"{value!r} is not a time", field=field, fix=_FIX) from None
-    if not isinstance(stamp, pd.Timestamp) or stamp is pd.NaT:
+    if pd.isna(stamp):
         raise InputError(f"{value!r} is not a time", field=field, fix=_FIX)
     if stamp.tzinfo is None:
         raise InputError(f"{str(value)!r} carries no time zone", field=field, fix=_FIX)

@@ -55,7 +55,7 @@ def local_times(
     InputError
         There is no such zone, or the instants carry none.
     """
-    index = pd.DatetimeIndex(instants)
+    index = pd.DatetimeIndex(list(instants) if isinstance(instants, (list, tuple)) else instants)  # type: ignore[arg-type]
     if len(index) == 0:
         index = pd.DatetimeIndex([], tz="UTC")
     if index.tz is None:

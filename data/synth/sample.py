@@ -155,19 +155,23 @@ def synthesise(
     down = (outage, outage + pd.Timedelta(hours=3))
     pools = _pools(gpus)
     traffic, apps = _traffic(streams[0], hours, timezone, pools, down)
-    largest = 4 if gpus < 32 else 8 if gpus < 128 else 16
     capacity = _batch_capacity(pools, apps)
+    largest = 4 if gpus < 32 else 8 if gpus < 128 else 16
+    while largest > max(capacity.values()):
+        largest //= 2
     types = list(capacity)
-    book = recipes(streams[2], people(streams[1], users), types, min(largest, max(capacity.values())))
+    book = recipes(streams[2], people(streams[1], users), types, largest)
     rate = _jobs_a_day(book, capacity)
-    drafts = submissions(streams[3], book, hours, timezone, rate, min(largest, max(capacity.values())))
+    drafts = submissions(streams[3], book, hours, timezone, rate, largest)
     drafts = [d for d in drafts if any(capacity[t] >= d.gpus for t in _types(d, types))]
     until = days * 86400
     # numbered in order of submission, as a batch system does
     drafts = [_numbered(d, 100001 + i) for i, d in enumerate(drafts)]
     seconds = tuple(int((at - begin).total_seconds()) for at in down)
     attempts, waiting = simulate(drafts, capacity, (seconds[0], seconds[1]), until)
-    waiting = _queue(streams[4], book, waiting, queue, until, 100001 + len(drafts), largest, sum(capacity.values()))
+    waiting = _queue(
+        streams[4], book, waiting, queue, until, 100001 + len(drafts), largest, sum(capacity.values())
+    )
     jobs = complete_jobs(pd.DataFrame([_row(attempt, begin) for attempt in attempts]))
     history = History(jobs, traffic, checked=True).as_of(end)
     requests = _requests(streams[5], waiting, begin, pools)
