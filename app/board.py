@@ -42,11 +42,11 @@ def blocks(problem: Problem, plan: Plan) -> list[Block]:
     jobs = {job.id: job for job in problem.jobs}
     apps = {app.id: app for app in problem.apps}
     out = []
-    seen: dict[str, int] = {}
+    # by position in the problem, so that a job has one colour in every plan
+    shades = {job.id: shade for shade, job in enumerate(problem.jobs)}
     for p in sorted(plan.placements, key=lambda p: (p.start, p.pool, p.first_gpu)):
         job = jobs[p.job]
-        shade = seen.get(job.kind, 0)
-        seen[job.kind] = shade + 1
+        shade = shades[p.job]
         palette = COLOURS.get(job.kind, COLOURS["training"])
         steps = min(p.end, problem.steps) - p.start
         out.append(

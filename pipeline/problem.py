@@ -48,11 +48,13 @@ def build_problem(
         by_job.setdefault(str(shape["job_id"]), []).append(
             {"pool": shape["pool"], "gpus": int(shape["gpus"]), "steps": steps_of(duration, minutes)}
         )
-    jobs = [
-        _waiting(row, by_job[str(row["job_id"])], order, now, policy)
-        for order, row in enumerate(_records(_in_order(requests)))
-        if str(row["job_id"]) in by_job
-    ]
+    jobs = []
+    load = {pool.id: 0.0 for pool in cluster.pools}
+    for order, row in enumerate(_records(_in_order(requests))):
+        shapes = by_job.get(str(row["job_id"]))
+        if shapes is not None:
+            asked = _asked(shapes, block_size(int(row["gpus"])), load, cluster)
+            jobs.append(_waiting(row, shapes, asked, order, now, policy))
     rest = interpolate(remaining.to_numpy(dtype=float), policy.job_quantile)
     jobs += [
         _running(row, steps_of(hours_left, minutes), len(requests) + k)
@@ -87,8 +89,26 @@ def _in_order(requests: pd.DataFrame) -> pd.DataFrame:
     return requests.sort_values(["submit_time", "job_id"], kind="stable")
 
 
+def _asked(shapes: list[dict[str, Any]], block: int, load: dict[str, float], cluster: Cluster) -> int | None:
+    """Return which shape the submitter asks for: the size asked for, in the pool with the least work queued.
+
+    Only baselines read it; a submitter who may use several pools is taken to look at their queues.
+    """
+    sized = [i for i, shape in enumerate(shapes) if shape["gpus"] == block]
+    if not sized:
+        return None
+    best = min(sized, key=lambda i: (load[shapes[i]["pool"]] / cluster.pool(shapes[i]["pool"]).gpus, i))
+    load[shapes[best]["pool"]] += block * shapes[best]["steps"]
+    return best
+
+
 def _waiting(
-    row: Mapping[str, Any], shapes: list[dict[str, Any]], order: int, now: pd.Timestamp, policy: Policy
+    row: Mapping[str, Any],
+    shapes: list[dict[str, Any]],
+    asked: int | None,
+    order: int,
+    now: pd.Timestamp,
+    policy: Policy,
 ) -> dict[str, Any]:
     step = pd.Timedelta(minutes=policy.step_minutes)
     earliest, deadline = row["earliest_time"], row["deadline"]
@@ -103,9 +123,8 @@ def _waiting(
         "finish_inside": policy.finish_inside,
         "running": None,
     }
-    asked = [i for i, shape in enumerate(shapes) if shape["gpus"] == block_size(int(row["gpus"]))]
-    if asked:
-        job["requested"] = asked[0]
+    if asked is not None:
+        job["requested"] = asked
     return job
 
 
