@@ -117,7 +117,7 @@ def same(one: pd.DataFrame, other: pd.DataFrame, what: str) -> None:
     close = np.isclose(a, b, rtol=SAME, atol=0.0)
     if not close.all():
         row, column = (int(v) for v in np.argwhere(~close)[0])
-        raise Broken(f"{what}: row {row} changed from {a[row, column]!r} to {b[row, column]!r}")
+        raise Broken(f"{what}: row {row} changed from {a[row, column]:.17g} to {b[row, column]:.17g}")
 
 
 def refuses_or(subject: Subject, X: pd.DataFrame, name: str, what: str) -> pd.DataFrame | None:

@@ -139,6 +139,12 @@ def _batches(subject: Subject) -> None:
                 typed[feature.name] = pd.Categorical(typed[feature.name])
         out = subject.fitted.predict_quantiles(typed, LEVELS)
         same(subject.predicted.iloc[rows], out, f"{what}, as pandas categories")
+    for feature in subject.features:
+        if feature.dtype in ("category", "text") and feature.name in subject.future.columns:
+            for value in sorted(set(subject.future[feature.name]))[-2:]:
+                rows = np.flatnonzero((subject.future[feature.name] == value).to_numpy())
+                out = subject.fitted.predict_quantiles(subject.future.iloc[rows].copy(), LEVELS)
+                same(subject.predicted.iloc[rows], out, f"only the rows with {feature.name} {value!r}")
     twice = subject.future.set_axis(np.zeros(len(subject.future), dtype=int), axis=0)
     answer = refuses_or(subject, twice, "index", "an index that repeats")
     if answer is not None:

@@ -91,7 +91,7 @@ def load(name: str, entries: Iterable[EntryPoint] | None = None) -> type[Estimat
     Raises
     ------
     InputError
-        Nothing is registered under ``name``, or it does not load; the names there are, or the reason, are given.
+        Nothing is registered under ``name``, or it does not load; what there is, or the reason, is given.
     """
     registry = discover(entries)
     if name in registry.classes:
