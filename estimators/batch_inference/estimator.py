@@ -1,0 +1,249 @@
+"""How long a batch-inference job takes: its tokens over the throughput of model, GPUs and precision."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
+from tidegrid.estimators.batch_inference.throughput import Phases, phases
+from tidegrid.estimators.effects import Effects
+from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.models import Bundle
+
+SETUP_SD, RUN_SD = 0.45, 0.25
+"""Log spread between set-ups (engine, version, settings) and between runs of one set-up."""
+
+FACTOR_SD = 0.5
+"""How far each phase's throughput may lie from the data sheet's, in logs, before a site has shown its own."""
+
+UNKNOWN_GPU_SD = 0.7
+"""What a GPU type without a data sheet adds to the log spread."""
+
+SITE_ROWS = 3
+"""Jobs of the same set-up from which the basis says ``site history``."""
+
+
+class BatchInferenceEstimator(Estimator):
+    """Hours of a batch-inference job: prompts read and answers written, each at its own throughput.
+
+    The prior is a roofline from the GPU's data sheet, prefill and decode apart. A site's history first moves the two
+    throughputs, then each set-up (model size, GPU type, precision) on its own.
+    """
+
+    name: ClassVar[str] = "batch_inference"
+    kind: ClassVar[str] = "batch_inference"
+    predicts_unfitted: ClassVar[bool] = True
+    features: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "model_params_b", "float", "billion parameters", low=0.001, required=True, doc="the model's size"
+        ),
+        Feature(
+            "active_params_b",
+            "float",
+            "billion parameters",
+            low=0.001,
+            doc="parameters that a token passes through",
+        ),
+        Feature(
+            "precision",
+            "text",
+            default="bf16",
+            doc="number format of the weights: bf16, fp16, fp8, int8, int4",
+        ),
+        Feature("gpu_type", "text", doc="the GPU's name, however it is spelled"),
+        Feature("gpus", "float", "GPUs", low=1, default=1, doc="GPUs that the job gets"),
+        Feature("prompts", "float", "prompts", low=1, required=True, doc="prompts of the job"),
+        Feature(
+            "input_tokens", "float", "tokens a prompt", low=0, default=512, doc="mean tokens of a prompt"
+        ),
+        Feature(
+            "output_tokens", "float", "tokens a prompt", low=0, default=256, doc="mean tokens of an answer"
+        ),
+    )
+
+    def fit(
+        self,
+        X: pd.DataFrame,
+        y: pd.Series,
+        *,
+        observed: pd.Series | None = None,
+        known_at: pd.Series | None = None,
+    ) -> Self:
+        """Learn the site's throughput of each phase, then each set-up's own offset.
+
+        Raises
+        ------
+        InputError
+            A duration is negative, missing or infinite, or a feature cannot be used; the row is named.
+        """
+        checked = checked_features(X, self.features)
+        hours, seen = _targets(X, y, observed)
+        self.factors_ = (0.0, 0.0)
+        self.effects_ = Effects()
+        if len(X):
+            phase = phases(checked)
+            log_s = np.log(np.maximum(hours * 3600.0, 1.0))
+            self.factors_ = _fit_factors(phase, log_s, seen)
+            residual = log_s - np.log(_seconds(phase, self.factors_))
+            rows = len(X)
+            self.effects_.learn(
+                np.full(rows, "all", dtype=object),
+                _setups(checked),
+                residual,
+                seen,
+                np.full(rows, SETUP_SD),
+                np.full(rows, RUN_SD),
+            )
+        return self
+
+    def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+        """Predict quantiles of the hours of each job."""
+        from scipy.stats import norm
+
+        wanted = as_levels(levels)
+        checked = checked_features(X, self.features)
+        centre, sd, _ = self._log_seconds(checked)
+        values = np.exp(centre[:, None] + sd[:, None] * norm.ppf(wanted)) / 3600.0
+        return quantile_frame(values, wanted, X.index)
+
+    def explain(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return the medians of the terms: seconds of start, prefill and decode, and tokens a second of both."""
+        checked = checked_features(X, self.features)
+        phase = phases(checked)
+        a, b = np.exp(getattr(self, "factors_", (0.0, 0.0)))
+        prompts = checked["prompts"].to_numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reading = prompts * checked["input_tokens"].to_numpy() / (a * phase.prefill)
+            writing = prompts * checked["output_tokens"].to_numpy() / (b * phase.decode)
+        return pd.DataFrame(
+            {
+                "start_s": phase.start,
+                "prefill_s": a * phase.prefill,
+                "decode_s": b * phase.decode,
+                "input_tokens_per_s": np.where(phase.prefill > 0, reading, np.nan),
+                "output_tokens_per_s": np.where(phase.decode > 0, writing, np.nan),
+            },
+            index=X.index,
+        )
+
+    def basis(self, X: pd.DataFrame) -> pd.Series:
+        """Say for each row what answers: jobs of the same set-up, the site's other jobs, or the data sheet."""
+        checked = checked_features(X, self.features)
+        _, _, rows = self._log_seconds(checked)
+        known = phases(checked).known_gpu
+        total = getattr(self, "effects_", Effects()).rows()
+        out = []
+        for n, sheet in zip(rows, known, strict=True):
+            if n >= SITE_ROWS:
+                out.append(f"site history: {n} jobs of the same set-up")
+            elif total:
+                out.append(f"calibrated prior: data sheet, {total} jobs of this site")
+            else:
+                out.append(
+                    "prior: data sheet"
+                    if sheet
+                    else "prior: no data sheet of this GPU type, taken for an A100"
+                )
+        return pd.Series(out, index=X.index, dtype=object)
+
+    def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Say which rows hold the model and a sequence in the memory of their GPUs."""
+        checked = checked_features(X, self.features)
+        phase = phases(checked)
+        bad = ~phase.fits & phase.known_gpu
+        reasons = [
+            f"needs about {need:.0f} GiB for weights and cache, {g:.0f} × {find_gpu(name)[0].name} offer {have:.0f}"
+            if b
+            else ""
+            for b, need, have, g, name in zip(
+                bad, phase.need_gib, phase.have_gib, checked["gpus"], checked["gpu_type"], strict=True
+            )
+        ]
+        return pd.DataFrame({"feasible": ~bad, "reason": reasons}, index=X.index)
+
+    def to_bundle(self) -> Bundle:
+        """Return what was learnt as plain data."""
+        if not hasattr(self, "effects_"):
+            return Bundle(self.name, self.get_params(deep=False))
+        state = {"factors": list(self.factors_), "groups": self.effects_.groups}
+        return Bundle(self.name, self.get_params(deep=False), state)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        """Rebuild the estimator from its bundle."""
+        out = cls(**bundle.params)
+        if bundle.state:
+            out.factors_ = (float(bundle.state["factors"][0]), float(bundle.state["factors"][1]))
+            out.effects_ = Effects(dict(bundle.state["groups"]))
+        return out
+
+    def _log_seconds(self, checked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        phase = phases(checked)
+        effects = getattr(self, "effects_", Effects())
+        setups = _setups(checked)
+        answers = {setup: effects.answer("all", setup, SETUP_SD, RUN_SD) for setup in set(setups)}
+        offset = np.array([answers[s][0] for s in setups], dtype=float)
+        variance = np.array([answers[s][1] for s in setups], dtype=float)
+        rows = np.array([answers[s][2] for s in setups], dtype=int)
+        variance = variance + np.where(phase.known_gpu | (rows > 0), 0.0, UNKNOWN_GPU_SD**2)
+        if not effects.groups:
+            variance = variance + FACTOR_SD**2
+        return (
+            np.log(_seconds(phase, getattr(self, "factors_", (0.0, 0.0)))) + offset,
+            np.sqrt(variance),
+            rows,
+        )
+
+
+def _seconds(phase: Phases, factors: tuple[float, float]) -> np.ndarray:
+    return phase.start + np.exp(factors[0]) * phase.prefill + np.exp(factors[1]) * phase.decode
+
+
+def _setups(checked: pd.DataFrame) -> np.ndarray:
+    sheets = {name: find_gpu(name) for name in checked["gpu_type"].unique()}
+    labels = {name: sheet.name if known else name for name, (sheet, known) in sheets.items()}
+    size = np.round(2 * np.log2(checked["model_params_b"])) / 2
+    return np.array(
+        [
+            f"{labels[gpu]}|{precision.lower()}|2^{s:g}"
+            for gpu, precision, s in zip(checked["gpu_type"], checked["precision"], size, strict=True)
+        ],
+        dtype=object,
+    )
+
+
+def _fit_factors(phase: Phases, log_s: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
+    """Return the log factors of prefill and decode that the jobs ask for, shrunk towards the data sheet."""
+    from scipy.optimize import least_squares
+
+    spread = np.hypot(SETUP_SD, RUN_SD)
+
+    def loss(at: np.ndarray) -> np.ndarray:
+        miss = (log_s - np.log(_seconds(phase, (at[0], at[1])))) / spread
+        # a lower bound says something only where the estimate lies below it
+        miss = np.where(seen, miss, np.maximum(miss, 0.0))
+        return np.concatenate([miss, at / FACTOR_SD])
+
+    found = least_squares(loss, np.zeros(2), loss="soft_l1", bounds=(-4.0, 4.0)).x
+    return float(found[0]), float(found[1])
+
+
+def _targets(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
+    if len(y) != len(X):
+        raise InputError(f"y has {len(y)} rows and X has {len(X)}", field="y", fix="give one duration a row")
+    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
+    bad = ~(np.isfinite(hours) & (hours >= 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{hours[at]} cannot be used", row=at + 2, field="y", fix="give finite hours, 0 or more"
+        )
+    seen = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
+    if len(seen) != len(X):
+        raise InputError(
+            f"observed has {len(seen)} rows and X has {len(X)}", field="observed", fix="give one a row"
+        )
+    return hours, seen

@@ -1,0 +1,231 @@
+"""How long a quantization run takes, with the margin that a wanted coverage asks for."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
+from tidegrid.estimators.effects import Effects
+from tidegrid.estimators.quantization.algorithms import find
+from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
+from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.models import Bundle
+
+SITE_ROWS = 5
+"""Runs of a site's own from which the basis says ``site history``; below it is a calibrated prior."""
+
+USABLE = 0.92
+"""The share of a GPU's memory that a run can use: the rest is the driver's, the context's and fragmentation."""
+
+SMALL_GPU_HOURS = 0.25
+"""Margined GPU-hours below which a run is not worth a GPU-hour of its own."""
+
+
+class QuantizationEstimator(Estimator):
+    """Hours of a quantization run from tiers of size, the algorithm, its calibration set and the GPUs.
+
+    Published timings give the median of each tier and algorithm, interpolated so that no cliff stands at a tier's
+    edge; a site's own runs move it, the more the more there are. The safety margin is the quantile that the wanted
+    coverage asks for: wide for a site that nobody has seen, narrower as its history grows.
+
+    Parameters
+    ----------
+    coverage
+        The share of runs that :meth:`estimate` is to cover.
+    """
+
+    name: ClassVar[str] = "quantization"
+    kind: ClassVar[str] = "quantization"
+    predicts_unfitted: ClassVar[bool] = True
+    features: ClassVar[tuple[Feature, ...]] = (
+        Feature("algorithm", "text", default="other", doc="bitsandbytes, awq, gptq or another"),
+        Feature("bits", "float", "bits", low=1, high=16, default=4, doc="bits of a weight"),
+        Feature(
+            "group_size", "float", "weights", low=-1, doc="weights that share a scale; -1 for a whole channel"
+        ),
+        Feature(
+            "model_params_b", "float", "billion parameters", low=0.001, required=True, doc="the model's size"
+        ),
+        Feature(
+            "active_params_b",
+            "float",
+            "billion parameters",
+            low=0,
+            doc="parameters that a token passes through",
+        ),
+        Feature("num_experts", "float", "experts", low=0, doc="experts of a layer; 0 or 1 for a dense model"),
+        Feature("gpu_type", "text", doc="the GPU's name, however it is spelled"),
+        Feature("gpus", "float", "GPUs", low=1, default=1, doc="GPUs that the run gets"),
+        Feature(
+            "calib_samples",
+            "float",
+            "samples",
+            low=0,
+            doc="calibration samples; the tool's default where absent",
+        ),
+        Feature("calib_seqlen", "float", "tokens", low=0, doc="length of a calibration sample"),
+        Feature("source", "text", doc="the site that a timing is from; empty for this one"),
+    )
+
+    def __init__(self, coverage: float = 0.9) -> None:
+        self.coverage = coverage
+
+    def fit(
+        self,
+        X: pd.DataFrame,
+        y: pd.Series,
+        *,
+        observed: pd.Series | None = None,
+        known_at: pd.Series | None = None,
+    ) -> Self:
+        """Learn how far this site's runs (or those of each ``source``) lie from the published medians.
+
+        Raises
+        ------
+        InputError
+            A duration is not above 0 and finite, or a feature cannot be used; the row is named.
+        """
+        checked = checked_features(X, self.features)
+        hours, seen = _targets(X, y, observed)
+        effects = Effects()
+        if len(X):
+            minutes, _ = prior_minutes(checked)
+            groups, between, within = self._groups(checked)
+            residual = np.log(np.maximum(hours * 60.0, 1.0 / 60.0) / minutes)
+            effects.learn(groups, checked["source"].to_numpy(), residual, seen, between, within)
+        self.effects_ = effects
+        return self
+
+    def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+        """Predict quantiles of the hours of each run."""
+        from scipy.stats import norm
+
+        wanted = as_levels(levels)
+        centre, sd, _ = self._log_hours(checked_features(X, self.features))
+        return quantile_frame(np.exp(centre[:, None] + sd[:, None] * norm.ppf(wanted)), wanted, X.index)
+
+    def estimate(self, X: pd.DataFrame, coverage: float | None = None) -> pd.DataFrame:
+        """Return the GPU-hours to book for each run: the margined estimate, rounded up to whole ones.
+
+        Parameters
+        ----------
+        X
+            Runs with their GPU counts.
+        coverage
+            The share of runs that is to fit; the estimator's own where absent.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``gpu_hours`` (whole), ``rounded_from`` (margined GPU-hours before rounding up), ``hours`` (margined
+            wall-clock hours), ``median_hours``, ``margin`` (margined over median), ``note`` (empty, or that the run
+            is not worth a GPU-hour of its own).
+        """
+        level = self.coverage if coverage is None else coverage
+        quantiles = self.predict_quantiles(X, (0.5, level) if level != 0.5 else (0.5,))
+        gpus = checked_features(X, self.features)["gpus"]
+        exact = quantiles[level] * gpus
+        small = exact < SMALL_GPU_HOURS
+        note = [
+            f"{60 * v:.2g} GPU-minutes: not worth a GPU-hour of its own" if s else ""
+            for v, s in zip(exact, small, strict=True)
+        ]
+        return pd.DataFrame(
+            {
+                "gpu_hours": np.ceil(exact - 1e-9).clip(lower=1.0),
+                "rounded_from": exact,
+                "hours": quantiles[level],
+                "median_hours": quantiles[0.5],
+                "margin": quantiles[level] / quantiles[0.5],
+                "note": note,
+            },
+            index=X.index,
+        )
+
+    def basis(self, X: pd.DataFrame) -> pd.Series:
+        """Say for each row what answers: the site's own runs, published timings, or a guess for an unknown name."""
+        checked = checked_features(X, self.features)
+        _, _, rows = self._log_hours(checked)
+        out = []
+        for n, name in zip(rows, checked["algorithm"], strict=True):
+            known = find(name)
+            if n >= SITE_ROWS:
+                out.append(f"site history: {n} runs of {known.name}")
+            elif known.name == "other":
+                out.append("prior: no timings of this algorithm" + (f", {n} own runs" if n else ""))
+            else:
+                out.append("calibrated prior: published timings" + (f", {n} own runs" if n else ""))
+        return pd.Series(out, index=X.index, dtype=object)
+
+    def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Say which rows fit into the memory of their GPUs."""
+        checked = checked_features(X, self.features)
+        need = needed_gib(checked)
+        sheets = {name: find_gpu(name) for name in checked["gpu_type"].unique()}
+        reasons = []
+        for gib, name in zip(need, checked["gpu_type"], strict=True):
+            gpu, known = sheets[name]
+            short = known and gib > USABLE * gpu.memory_gib
+            room = f"{gpu.memory_gib * USABLE:.0f} of {gpu.memory_gib:.0f} GiB usable"
+            reasons.append(f"needs about {gib:.0f} GiB on each GPU, {gpu.name} has {room}" if short else "")
+        return pd.DataFrame({"feasible": [not r for r in reasons], "reason": reasons}, index=X.index)
+
+    def to_bundle(self) -> Bundle:
+        """Return parameters and the learnt offsets as plain data."""
+        state = {"groups": self.effects_.groups} if hasattr(self, "effects_") else {}
+        return Bundle(self.name, self.get_params(deep=False), state)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> Self:
+        """Rebuild the estimator from its bundle."""
+        out = cls(**bundle.params)
+        if "groups" in bundle.state:
+            out.effects_ = Effects(dict(bundle.state["groups"]))
+        return out
+
+    def _groups(self, checked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mixture = is_mixture(checked)
+        known = [find(name) for name in checked["algorithm"]]
+        groups = np.array(
+            [a.name + ("/moe" if m else "") for a, m in zip(known, mixture, strict=True)], dtype=object
+        )
+        between = np.array(
+            [np.hypot(a.between, MOE_SD if m else 0.0) for a, m in zip(known, mixture, strict=True)]
+        )
+        return groups, between, np.array([a.within for a in known])
+
+    def _log_hours(self, checked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        minutes, extra = prior_minutes(checked)
+        groups, between, within = self._groups(checked)
+        effects = getattr(self, "effects_", Effects())
+        answers = [
+            effects.answer(g, s, b, w)
+            for g, s, b, w in zip(groups, checked["source"], between, within, strict=True)
+        ]
+        offset = np.array([a[0] for a in answers], dtype=float)
+        variance = np.array([a[1] for a in answers], dtype=float)
+        # the mixture's own spread is part of the group's; what a row adds is its GPUs
+        row = np.maximum(extra**2 - np.where(is_mixture(checked), MOE_SD**2, 0.0), 0.0)
+        rows = np.array([a[2] for a in answers], dtype=int)
+        return np.log(minutes / 60.0) + offset, np.sqrt(variance + row), rows
+
+
+def _targets(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
+    if len(y) != len(X):
+        raise InputError(f"y has {len(y)} rows and X has {len(X)}", field="y", fix="give one duration a row")
+    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
+    bad = ~(np.isfinite(hours) & (hours >= 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{hours[at]} cannot be used", row=at + 2, field="y", fix="give finite hours, 0 or more"
+        )
+    seen = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
+    if len(seen) != len(X):
+        raise InputError(
+            f"observed has {len(seen)} rows and X has {len(X)}", field="observed", fix="give one a row"
+        )
+    return hours, seen
