@@ -183,7 +183,7 @@ class Cluster(_Record):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise _as_input_error(error) from None
+            raise _as_input_error(error, value) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cluster as JSON values."""
@@ -288,10 +288,18 @@ def _at(field: str, problem: str, fix: str) -> _FieldError:
     return _FieldError(field, problem, fix)
 
 
-def _as_input_error(error: ValidationError) -> InputError:
-    first = error.errors()[0]
+def _named(value: dict[str, Any], index: int) -> str:
+    pool = value["pools"][index]
+    return f"pool {pool['id']!r}" if isinstance(pool, dict) and "id" in pool else f"pool {index}"
+
+
+def _as_input_error(error: ValidationError, value: dict[str, Any]) -> InputError:
+    found = error.errors()
+    # pydantic also counts the field around a bad record; that is the same problem told twice
+    found = [e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)] or found
+    first = found[0]
     cause = first.get("ctx", {}).get("error")
-    more = error.error_count() - 1
+    more = len(found) - 1
     also = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
     if isinstance(cause, _FieldError):
         return InputError(cause.problem + also, field=cause.field, fix=cause.fix)
@@ -302,5 +310,12 @@ def _as_input_error(error: ValidationError) -> InputError:
         return InputError("is missing" + also, field=path, fix="add it")
     if first["type"] == "extra_forbidden":
         return InputError("is unknown" + also, field=path, fix="remove it, or check its spelling")
+    if (
+        first["loc"][:1] == ("pools",)
+        and first["loc"][-1] == "gpus"
+        and first["type"] == "greater_than_equal"
+    ):
+        name = _named(value, int(first["loc"][1]))
+        return InputError(f"{name} has {first['input']} GPUs{also}", field=path, fix="give at least 1")
     said = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return InputError(f"{first['input']!r} cannot be used{also}", field=path, fix=f"give {said}")

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import as_instant, slurm_minutes
 from tidegrid.data.readers import Note, _note, _read_text, complete_jobs, read_raw
-from tidegrid.data.schema import MISSING, Source, as_text
+from tidegrid.data.schema import Source
 from tidegrid.data.tables import KINDS
 from tidegrid.errors import InputError
 
@@ -146,7 +147,7 @@ def read_foreign(
 
 
 def _missing(cells: pd.Series) -> pd.Series:
-    return as_text(cells).str.lower().isin(MISSING | {"unknown"})
+    return as_text(cells).str.lower().isin(MISSING)
 
 
 def _zero(cells: pd.Series) -> pd.Series:

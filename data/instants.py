@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cells import MISSING, as_text
 from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 UTC_DTYPE: Final = "datetime64[us, UTC]"
 
-_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "nat", "<na>", "unknown"})
-_ZONED = re.compile(r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$")
+_ZONED = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 _FIX = "write an ISO 8601 instant with its zone, such as 2026-03-02T08:00:00+00:00"
 
 
@@ -58,9 +58,8 @@ def parse_instants(
         absent = raw.isna().to_numpy()
         _refuse_naive(~absent, raw, field, source, timezone)
         return _localised(raw, timezone, field, source), absent
-    absent = raw.isna().to_numpy()
-    text = pd.Series(list(raw.astype(object).where(~absent, "").map(str).str.strip()), index=raw.index)
-    absent = text.str.lower().isin(_MISSING).to_numpy()
+    text = as_text(raw)
+    absent = text.str.lower().isin(MISSING).to_numpy()
     zoned = text.str.contains(_ZONED).to_numpy(dtype=bool) & ~absent
     naive = ~zoned & ~absent
     out = pd.Series(pd.NaT, index=raw.index, dtype=UTC_DTYPE)

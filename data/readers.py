@@ -63,6 +63,9 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
     names = frame.iloc[0].fillna("").map(str).str.strip()
     if (names == "").any():
         raise InputError("a column has no name", file=file, row=1, fix="name every column in the first row")
+    if names.duplicated().any():
+        name = names[names.duplicated()].iloc[0]
+        raise InputError("the column is there twice", file=file, row=1, field=name, fix="keep one")
     frame = frame.iloc[1:].reset_index(drop=True)
     frame.columns = pd.Index(list(names))
     rows = np.arange(len(frame)) + 2
@@ -136,6 +139,7 @@ def read_jobs(
     *,
     format: str | None = None,
     timezone: str | None = None,
+    start: str | None = None,
     kind: str = "training",
     notes: Note | None = None,
 ) -> pd.DataFrame:
@@ -149,6 +153,8 @@ def read_jobs(
         ``"tidegrid"``, ``"trace"``, ``"sacct"`` or ``"swf"``; detected from the file where absent.
     timezone
         The IANA zone of times that carry none; without it such a time is refused.
+    start
+        The first instant of a file in the standard workload format whose header does not tell it.
     kind
         The workload kind of every job of a foreign format, none of which tells.
     notes
@@ -169,7 +175,7 @@ def read_jobs(
     chosen = format or detect(path)
     if chosen == "tidegrid":
         return read_table(path, JOBS, timezone=timezone, notes=notes)
-    return read_foreign(path, chosen, timezone=timezone, kind=kind, notes=notes)
+    return read_foreign(path, chosen, timezone=timezone, start=start, kind=kind, notes=notes)
 
 
 def read_requests(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:

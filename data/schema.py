@@ -1,7 +1,6 @@
 """What a table is made of, and the vectorised validation that every table passes through."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,19 +8,17 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import parse_instants
 from tidegrid.errors import InputError
 
 Dtype = Literal["float", "int", "bool", "category", "text", "id", "instant"]
 Known = Literal["submit", "start", "end"]
 
-MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "nat", "<na>"})
-"""What an empty cell of a number or an instant may look like, in lower case."""
-
 _TRUE = frozenset({"true", "t", "yes", "y", "1", "1.0", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "0", "0.0", "off"})
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_WHOLE_FLOAT = re.compile(r"^(\d+)\.0+$")
+_CONTROL = r"[\x00-\x1f\x7f]"
+_WHOLE_FLOAT = r"^(\d+)\.0+$"
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,8 @@ class Column:
         Whether the column and every one of its cells must be there.
     default
         What an absent column or an empty cell stands for.
+    default_from
+        The column whose cell stands in for an empty one.
     always
         Whether the validated table has the column even where the input does not.
     known
@@ -67,6 +66,7 @@ class Column:
     categories: tuple[str, ...] = ()
     required: bool = False
     default: Any = None
+    default_from: str = ""
     always: bool = True
     known: Known = "submit"
     kinds: tuple[str, ...] = ()
@@ -220,6 +220,12 @@ def validate(
     for name in frame.columns:
         if name not in columns:
             columns[str(name)] = frame[name].copy()
+    for column in table.columns:
+        if column.default_from and column.name in columns:
+            cells = columns[column.name]
+            columns[column.name] = cells.where(cells.notna(), columns[column.default_from]).astype(
+                columns[column.default_from].dtype
+            )
     out = pd.DataFrame(columns, index=frame.index)
     for rule in table.rules:
         for bad, field, problem, fix in rule(out):
@@ -286,19 +292,12 @@ def typed(raw: pd.Series, column: Column, source: Source, timezone: str | None) 
         out, absent = _texts(raw, column, source)
     if column.required:
         source.refuse(absent, column.name, "the cell is empty", f"fill it in: {column.meaning()}")
-        if column.dtype == "int":
-            out = out.astype("int64")
     elif column.default is not None and absent.any():
         fill = column.default if column.dtype in ("category", "text", "id") else float(column.default)
         out = out.mask(pd.Series(absent, index=out.index), fill)
+    if column.dtype == "int" and (column.required or column.default is not None):
+        out = out.astype("int64")
     return out.rename(column.name)
-
-
-def as_text(raw: pd.Series) -> pd.Series:
-    """Return cells as text without surrounding blanks, ``""`` where a cell is empty."""
-    absent = raw.isna()
-    text = raw.astype(object).where(~absent, "").map(str).str.strip()
-    return pd.Series(list(text), index=raw.index, name=raw.name, dtype="object" if text.empty else None)
 
 
 def _numbers(raw: pd.Series, column: Column, source: Source) -> tuple[pd.Series, np.ndarray]:
@@ -308,7 +307,7 @@ def _numbers(raw: pd.Series, column: Column, source: Source) -> tuple[pd.Series,
         cells: pd.Series = raw
     else:
         cells = as_text(raw)
-        lower = cells.str.lower() if len(cells) else cells
+        lower = cells.str.lower()
         absent = lower.isin(MISSING).to_numpy()
         if column.dtype == "bool":
             values = np.where(lower.isin(_TRUE), 1.0, np.where(lower.isin(_FALSE), 0.0, np.nan))
@@ -349,7 +348,7 @@ def _plain(value: Any) -> str:
 def _texts(raw: pd.Series, column: Column, source: Source) -> tuple[pd.Series, np.ndarray]:
     text = as_text(raw)
     if text.empty:
-        return pd.Series([], index=raw.index, dtype=object).astype(str), np.zeros(0, dtype=bool)
+        return text, np.zeros(0, dtype=bool)
     source.refuse(
         text.str.contains(_CONTROL).to_numpy(dtype=bool),
         column.name,
@@ -378,16 +377,12 @@ def blank(column: Column, index: pd.Index) -> pd.Series:
     return pd.Series([""] * len(index), index=index)
 
 
-def as_rows(table: Table) -> list[Mapping[str, str]]:
-    """Return the table's columns as rows of text, for the documentation of the formats."""
-    return [
-        {
-            "column": c.name,
-            "type": c.dtype,
-            "unit": c.unit,
-            "range": ", ".join(c.categories) or c.span(),
-            "needed": "yes" if c.required else "no" if c.default is None else f"default {c.default}",
-            "meaning": c.doc,
-        }
-        for c in table.columns
-    ]
+def as_markdown(table: Table) -> str:
+    """Return the table's columns as a table in Markdown; ``docs/data-formats.md`` holds this very text."""
+    lines = ["| column | type | unit | range | needed | meaning |", "| --- | --- | --- | --- | --- | --- |"]
+    for c in table.columns:
+        span = ", ".join(c.categories) or c.span()
+        default = c.default_from or ("" if c.default is None else str(c.default))
+        needed = "yes" if c.required else f"no: {default}" if default else "no"
+        lines.append(f"| {c.name} | {c.dtype} | {c.unit} | {span} | {needed} | {c.doc} |")
+    return "\n".join(lines)

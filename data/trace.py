@@ -39,6 +39,7 @@ def requests_from_trace(
     max_gpus: int | None = None,
     limit: int | None = None,
     priority: int = 5,
+    at_once: bool = False,
     traffic: pd.DataFrame | None = None,
 ) -> TraceDay:
     """Return a day of submissions as requests, and what was known when it began as history.
@@ -60,6 +61,8 @@ def requests_from_trace(
         At most so many requests, the earliest.
     priority
         The priority of every request; no public trace carries any.
+    at_once
+        Let every request start from the first step on, as if all had been submitted just before the day.
     traffic
         Traffic to keep in the history, cut at the same instant.
 
@@ -85,8 +88,8 @@ def requests_from_trace(
             fix=f"give a day from {first.date()} to {last.date()}",
         )
     known = [c.name for c in JOBS.columns if c.known == "submit" and c.name in queue.columns]
-    requests = validate(
-        queue[known].assign(priority=priority, earliest_time=queue["submit_time"]).reset_index(drop=True),
-        REQUESTS,
-    )
+    queue = queue[known].assign(priority=priority).reset_index(drop=True)
+    if not at_once:
+        queue = queue.assign(earliest_time=queue["submit_time"])
+    requests = validate(queue, REQUESTS)
     return TraceDay(start, History(jobs, traffic, checked=True).as_of(start), requests)

@@ -37,10 +37,10 @@ def read_traffic(
     Parameters
     ----------
     path
-        CSV or Parquet with columns ``series_id,timestamp,value`` or ``series_id,hour,value``, or the virtual-cluster
-        format ``time,vc,…,running_gpu_num`` whose averages of running GPUs are the demand.
+        CSV or Parquet with columns ``series_id,timestamp,value``, ``unique_id,ds,y`` or ``series_id,hour,value``,
+        or the virtual-cluster format ``time,vc,…,running_gpu_num``, whose averages of running GPUs are the demand.
     start
-        The instant of hour 0 of the second form; :data:`DEFAULT_START` where absent.
+        The instant of hour 0 of the third form; :data:`DEFAULT_START` where absent.
     timezone
         The IANA zone of times that carry none. In the hour that an autumn night has twice, the first of two rows
         is the first of the two hours.
@@ -64,6 +64,8 @@ def read_traffic(
         A row or a series cannot be used; file, row, column and series are named.
     """
     frame, source = read_raw(path)
+    if {"unique_id", "ds", "y"} <= set(frame.columns):
+        frame = frame.rename(columns={"unique_id": "series_id", "ds": "timestamp", "y": "value"})
     if "vc" in frame.columns and "time" in frame.columns and "series_id" not in frame.columns:
         frame = frame.rename(columns={"vc": "series_id", "time": "timestamp"})
         value = value or "running_gpu_num"

@@ -228,7 +228,7 @@ def _traffic(
                 id=name,
                 pool=pool.id,
                 priority=priority,
-                swap_cap=2,
+                swap_cap=max(2, peak // 5),
                 held=tuple(range(top - held, top)),
                 series_id=name,
                 capacity=Capacity(units_per_gpu_hour=units, min_replicas=1, target_load=0.8),
