@@ -18,6 +18,8 @@ from tidegrid.data import (
     read_requests,
     read_running,
     read_traffic,
+    write_cluster,
+    write_table,
 )
 from tidegrid.data.schema import Table, blank
 from tidegrid.errors import InputError
@@ -80,7 +82,7 @@ class Site:
                 fix="name a folder with cluster.json, jobs.csv, traffic.csv, requests.csv",
             )
         cluster = read_cluster(root / "cluster.json")
-        jobs = _table(root, "jobs")
+        jobs = _table(root)
         traffic = _table(root, "traffic")
         requests = _table(root, "requests")
         running = _table(root, "running")
@@ -94,6 +96,21 @@ class Site:
         check_running(cluster, busy, file=running)
         moment = as_instant(now) if now is not None else last_instant(history, queue, busy)
         return cls(root, cluster, history.as_of(moment), queue, busy, moment)
+
+    @staticmethod
+    def no_running() -> pd.DataFrame:
+        """Return the table of running jobs of an empty cluster."""
+        return _empty(RUNNING)
+
+    def write(self, folder: str | Path) -> None:
+        """Write the site's files into a folder, which is made where absent."""
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        write_cluster(self.cluster, root / "cluster.json")
+        write_table(self.history.jobs, root / "jobs.csv")
+        write_table(self.history.traffic, root / "traffic.csv")
+        write_table(self.requests, root / "requests.csv")
+        write_table(self.running, root / "running.csv")
 
 
 def _table(root: Path, name: str) -> Path | None:
