@@ -82,7 +82,7 @@ class Site:
                 fix="name a folder with cluster.json, jobs.csv, traffic.csv, requests.csv",
             )
         cluster = read_cluster(root / "cluster.json")
-        jobs = _table(root)
+        jobs = _table(root, "jobs")
         traffic = _table(root, "traffic")
         requests = _table(root, "requests")
         running = _table(root, "running")
