@@ -77,7 +77,7 @@ def estimators_for(site: Site, store: Path, step: Step) -> tuple[dict[str, Estim
 
     if store.is_dir():
         step("loading the estimators")
-        return load_estimators(ModelStore(store), timezone=site.cluster.timezone)
+        return load_estimators(ModelStore(store), timezone=site.cluster.timezone, history=site.history)
     step("fitting estimators on the folder's history")
     fitted = fit_all(site.history, timezone=site.cluster.timezone)
     return fitted, [f"no model store at {store}: estimators fitted afresh (tidegrid train keeps them)"]

@@ -44,7 +44,8 @@ def decide(
     champion: Scores | None,
     challenger: Scores,
     *,
-    naive: Scores | None = None,
+    otherwise: Scores | None = None,
+    otherwise_name: str = "the naive forecast",
     needed_rows: int = NEEDED_ROWS,
     needed_chance: float = 0.9,
     needed_gain: float = 0.0,
@@ -53,9 +54,10 @@ def decide(
 ) -> Decision:
     """Decide whether the challenger takes over from the champion.
 
-    It does where it was evaluated on enough rows, its band is not far off its nominal coverage, and its mean
-    loss is lower than the champion's (without a champion, or with one that cannot be evaluated: than the
-    naive forecast's) with a chance of at least ``needed_chance`` by a paired bootstrap over blocks.
+    It does where it was evaluated on enough rows, its band is not far short of its nominal coverage (or not as
+    far as its rival's), and its mean loss is lower than its rival's with a chance of at least ``needed_chance``
+    by a paired bootstrap over blocks. Its rival is the champion; without one, or with one that cannot be
+    evaluated, what would answer otherwise.
 
     Parameters
     ----------
@@ -63,8 +65,9 @@ def decide(
         The champion's scores on the same rows in the same order; None where there is no champion.
     challenger
         The challenger's scores.
-    naive
-        The naive forecast's scores on the same rows.
+    otherwise, otherwise_name
+        The scores of what answers where there is no champion (the unfitted prior, the naive forecast), on the
+        same rows, and what it is called.
     needed_rows
         Rows below which nothing is decided.
     needed_chance
@@ -84,21 +87,19 @@ def decide(
     why = _unusable(challenger, needed_rows)
     if why:
         return Decision(False, f"the challenger cannot be evaluated: {why}")
-    if challenger.coverage is not None:
-        seen, nominal = challenger.coverage
-        if not np.isfinite(seen) or seen < nominal - needed_coverage:
-            return Decision(False, f"the challenger's {nominal:.0%} band covers only {seen:.0%}")
     rival, words, lead = champion, "the champion", ""
-    if champion is None or _unusable(champion, 1) or len(champion.loss) != len(challenger.loss):
-        if champion is None:
-            lead = "there is no champion; "
-        else:
-            lost = _unusable(champion, 1) or "it answers other rows"
-            lead = f"the champion cannot be evaluated ({lost}); "
-        rival, words = naive, "the naive forecast"
-        if naive is None or _unusable(naive, 1) or len(naive.loss) != len(challenger.loss):
+    lost = "" if champion is None else _unusable(champion, 1) or _unlike(champion, challenger)
+    if champion is None or lost:
+        lead = f"the champion cannot be evaluated ({lost}); " if champion else "there is no champion; "
+        rival, words = otherwise, otherwise_name
+        if rival is None or _unusable(rival, 1) or _unlike(rival, challenger):
             return Decision(False, f"{lead}nothing to compare the challenger with")
     assert rival is not None
+    if challenger.coverage is not None:
+        seen, nominal = challenger.coverage
+        theirs = rival.coverage[0] if rival.coverage is not None else 1.0
+        if not np.isfinite(seen) or seen < min(nominal - needed_coverage, theirs):
+            return Decision(False, f"{lead}the challenger's {nominal:.0%} band covers only {seen:.0%}")
     chance = _chance(rival.loss * (1.0 - needed_gain) - challenger.loss, challenger.block, seed)
     figures = (
         f"mean loss {challenger.loss.mean():.4g} against {rival.loss.mean():.4g} of {words} "
@@ -117,6 +118,10 @@ def _unusable(scores: Scores, needed_rows: int) -> str:
     if not np.isfinite(scores.loss).all():
         return f"its loss is not finite in {int((~np.isfinite(scores.loss)).sum())} rows"
     return ""
+
+
+def _unlike(scores: Scores, challenger: Scores) -> str:
+    return "" if len(scores.loss) == len(challenger.loss) else "it answers other rows"
 
 
 def _chance(

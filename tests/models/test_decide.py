@@ -54,19 +54,19 @@ def test_a_gain_from_one_user_does_not() -> None:
     "champion", [None, scores(HARD), Scores(problem="gone")], ids=["none", "good", "broken"]
 )
 def test_one_that_cannot_be_evaluated_never_takes_over(bad: Scores, champion: Scores | None) -> None:
-    decision = decide(champion, bad, naive=scores(HARD + 100))
+    decision = decide(champion, bad, otherwise=scores(HARD + 100))
     assert not decision.promote and "cannot be evaluated" in decision.reason
 
 
 def test_without_a_champion_it_must_beat_the_naive_forecast() -> None:
-    assert decide(None, scores(HARD * 0.8), naive=scores(HARD)).promote
-    assert not decide(None, scores(HARD * 1.2), naive=scores(HARD)).promote
+    assert decide(None, scores(HARD * 0.8), otherwise=scores(HARD)).promote
+    assert not decide(None, scores(HARD * 1.2), otherwise=scores(HARD)).promote
     assert not decide(None, scores(HARD)).promote
 
 
 def test_a_champion_that_cannot_be_evaluated_gives_way_to_one_that_beats_naive() -> None:
     broken = Scores(np.full(400, np.nan), USERS)
-    decision = decide(broken, scores(HARD * 0.8), naive=scores(HARD))
+    decision = decide(broken, scores(HARD * 0.8), otherwise=scores(HARD))
     assert decision.promote and "champion cannot be evaluated" in decision.reason
 
 
@@ -76,13 +76,19 @@ def test_a_band_that_covers_too_little_is_refused_whatever_the_loss() -> None:
     assert decide(scores(HARD), scores(HARD * 0.5, coverage=(0.78, 0.8))).promote
 
 
+def test_a_short_band_is_no_reason_where_the_rivals_is_shorter() -> None:
+    better = scores(HARD * 0.5, coverage=(0.55, 0.8))
+    assert decide(scores(HARD, coverage=(0.4, 0.8)), better).promote
+    assert not decide(scores(HARD, coverage=(0.6, 0.8)), better).promote
+
+
 @given(
     st.lists(st.floats(0, 100) | st.just(float("nan")), max_size=60), st.lists(st.floats(0, 100), max_size=60)
 )
 def test_it_always_decides_and_always_the_same(one: list[float], other: list[float]) -> None:
     a, b = Scores(np.array(one)), Scores(np.array(other))
-    decision = decide(a, b, naive=a)
-    assert decision == decide(a, b, naive=a)
+    decision = decide(a, b, otherwise=a)
+    assert decision == decide(a, b, otherwise=a)
     assert decision.reason and "\n" not in decision.reason
     if decision.promote:
         assert len(other) >= 30 and np.mean(other) < np.mean(one)

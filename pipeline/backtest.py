@@ -1,0 +1,264 @@
+"""Backtests that never see the future: fit on what was known at a cutoff, predict what was submitted after it."""
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from tidegrid.data import History, as_instant
+from tidegrid.errors import TidegridError
+from tidegrid.estimators import Estimator
+from tidegrid.models import Scores
+from tidegrid.pipeline.naive import FLOOR_H, NaiveDemand, NaiveDurations
+
+LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+"""The quantile levels that are scored: the mean pinball loss over them is half the discretised CRPS."""
+
+BAND = (0.1, 0.9)
+"""The band whose coverage is told: nominally 80 %."""
+
+HOUR = pd.Timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What an estimator is fitted on or asked, as frames on one index."""
+
+    X: pd.DataFrame
+    y: pd.Series
+    observed: pd.Series
+    known_at: pd.Series
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def take(self, keep: np.ndarray) -> "Rows":
+        """Return the rows where ``keep``, on a fresh index."""
+        at = np.flatnonzero(keep)
+        return Rows(
+            self.X.iloc[at].reset_index(drop=True),
+            self.y.iloc[at].reset_index(drop=True),
+            self.observed.iloc[at].reset_index(drop=True),
+            self.known_at.iloc[at].reset_index(drop=True),
+        )
+
+    def sha256(self) -> str:
+        """Return the hash of exactly these rows."""
+        total = hashlib.sha256()
+        parts = {**{f"X.{name}": self.X[name] for name in sorted(self.X.columns)}, "y": self.y}
+        for name, column in {**parts, "observed": self.observed, "known_at": self.known_at}.items():
+            text = column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
+            plain = column.astype(object).fillna("").astype(str).astype(object) if text else column
+            total.update(name.encode())
+            total.update(pd.util.hash_array(plain.to_numpy()).tobytes())
+        return total.hexdigest()
+
+
+def make(kind: type[Estimator], timezone: str = "UTC") -> Estimator:
+    """Return an unfitted estimator, told the zone where it asks for one."""
+    takes = "timezone" in inspect.signature(kind.__init__).parameters
+    return kind(timezone=timezone) if takes else kind()
+
+
+def rows_of(estimator: Estimator, history: History) -> Rows:
+    """Return the rows of a history that an estimator can be fitted on.
+
+    Jobs of another kind, and jobs without a feature that it requires, are left out; hours of traffic without a
+    value stay, as missing ones.
+    """
+    if estimator.target == "demand":
+        traffic = history.traffic
+        X = pd.DataFrame({"unique_id": traffic["series_id"], "ds": traffic["timestamp"]})
+        seen = pd.Series(True, index=X.index, name="observed")
+        return Rows(
+            X, traffic["value"].rename("demand"), seen, (traffic["timestamp"] + HOUR).rename("known_at")
+        )
+    kind = None if estimator.kind == "any" else estimator.kind
+    rows = Rows(*history.training_frame(kind))
+    keep = np.ones(len(rows), dtype=bool)
+    for feature in estimator.features:
+        if feature.required:
+            if feature.name not in rows.X.columns:
+                keep[:] = False
+            else:
+                cell = rows.X[feature.name]
+                keep &= (cell.notna() & (cell.astype(object) != "")).to_numpy()
+    return rows.take(keep)
+
+
+def asked(rows: Rows, after: pd.Timestamp, until: pd.Timestamp | None = None) -> Rows:
+    """Return the rows submitted (or, for traffic, begun) at ``after`` or later and before ``until``.
+
+    Jobs that did not complete have no true duration to compare with and are left out, as are missing hours.
+    """
+    column = "ds" if "ds" in rows.X.columns else "submit_time"
+    when = pd.to_datetime(rows.X[column], utc=True)
+    keep = (when >= after) & rows.observed & rows.y.notna()
+    if until is not None:
+        keep &= when < until
+    return rows.take(keep.to_numpy(dtype=bool))
+
+
+def fitted_as_of(estimator: Estimator, history: History, cutoff: pd.Timestamp) -> tuple[Estimator, Rows]:
+    """Return a copy of the estimator fitted on what was known at ``cutoff``, and those rows.
+
+    One that answers from its prior stays unfitted where there is no row.
+    """
+    rows = rows_of(estimator, history.as_of(cutoff))
+    fresh: Estimator = clone(estimator)
+    if len(rows) or not estimator.predicts_unfitted:
+        fresh.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
+    return fresh, rows
+
+
+def answers(
+    fitted: Estimator, rows: Rows, since: pd.Timestamp, test: Rows, levels: Sequence[float] = LEVELS
+) -> np.ndarray:
+    """Return quantiles of test rows, shape (rows, levels), as a planner would have got them.
+
+    An estimator that takes in new rows (has ``update``) is given, at the start of each stretch of a day or more,
+    those of ``rows`` that became known between ``since`` and then; others answer as they are.
+    """
+    if not hasattr(fitted, "update"):
+        return fitted.predict_quantiles(test.X, levels).to_numpy(dtype=float)
+    out = np.full((len(test), len(levels)), np.nan)
+    walker = type(fitted).from_bundle(fitted.to_bundle())
+    known_at = pd.to_datetime(rows.known_at, utc=True)
+    for start, at in _stretches(test):
+        new = rows.take(((known_at > since) & (known_at <= start)).to_numpy(dtype=bool))
+        if len(new):
+            updated(walker, new)
+            since = start
+        out[at] = walker.predict_quantiles(test.X.iloc[at], levels).to_numpy(dtype=float)
+    return out
+
+
+def updated(estimator: Estimator, new: Rows) -> None:
+    """Let an estimator that has ``update`` take in new rows."""
+    update: Any = getattr(estimator, "update")  # noqa: B009
+    if estimator.target == "demand":
+        update(new.X, new.y)
+    else:
+        update(new.X, new.y, observed=new.observed, known_at=new.known_at)
+
+
+def naive_answers(estimator: Estimator, rows: Rows, test: Rows) -> np.ndarray:
+    """Return the naive forecast's quantiles at ``LEVELS``, given at each stretch what was known at its start."""
+    out = np.full((len(test), len(LEVELS)), np.nan)
+    known_at = pd.to_datetime(rows.known_at, utc=True)
+    for start, at in _stretches(test):
+        past, X = rows.take((known_at <= start).to_numpy(dtype=bool)), test.X.iloc[at].reset_index(drop=True)
+        if estimator.target == "demand":
+            out[at] = NaiveDemand().fit(past.X, past.y).quantiles(X, LEVELS)
+        else:
+            out[at] = NaiveDurations().fit(past.X, past.y, past.observed).quantiles(X, LEVELS)
+    return out
+
+
+def _stretches(test: Rows, most: int = 14) -> list[tuple[pd.Timestamp, np.ndarray]]:
+    """Cut test rows by time into at most ``most`` stretches of whole days: (start, positions)."""
+    when = pd.to_datetime(test.X["ds" if "ds" in test.X.columns else "submit_time"], utc=True)
+    if not len(when):
+        return []
+    first = when.min()
+    days = int((when.max() - first) / pd.Timedelta(days=1)) + 1
+    length = pd.Timedelta(days=-(-days // most))
+    number = ((when - first) // length).to_numpy()
+    return [(first + int(n) * length, np.flatnonzero(number == n)) for n in np.unique(number)]
+
+
+def losses(estimator: Estimator, past: Rows, test: Rows, quantiles: np.ndarray) -> np.ndarray:
+    """Return the mean pinball loss of each row over ``LEVELS``.
+
+    Durations are compared by their log10, so that a loss of 0.1 is the same factor for short and long jobs;
+    demand in units of the seasonal naive forecast's mean absolute error in the history of the series.
+    """
+    actual = test.y.to_numpy(dtype=float)
+    if estimator.target == "demand":
+        naive = NaiveDemand().fit(past.X, past.y)
+        unit = test.X["unique_id"].astype(str).map({n: naive.scale(n) for n in naive.series_}).fillna(1.0)
+        scale = unit.to_numpy(dtype=float)
+        return pinball(actual / scale, quantiles / scale[:, None], LEVELS)
+    with np.errstate(invalid="ignore"):
+        return pinball(
+            np.log10(np.maximum(actual, FLOOR_H)), np.log10(np.maximum(quantiles, FLOOR_H)), LEVELS
+        )
+
+
+def pinball(actual: np.ndarray, quantiles: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return the pinball loss, averaged over the levels, shape (rows,)."""
+    over = actual[:, None] - quantiles
+    at = np.asarray(levels)[None, :]
+    return np.maximum(at * over, (at - 1.0) * over).mean(axis=1)
+
+
+def blocks(estimator: Estimator, test: Rows) -> np.ndarray:
+    """Return which rows depend on one another: a user's jobs of a day, a series' hours of a day."""
+    if estimator.target == "demand":
+        day = pd.to_datetime(test.X["ds"], utc=True).dt.strftime("%Y-%m-%d")
+        return (test.X["unique_id"].astype(str) + " " + day).to_numpy(dtype=object)
+    day = pd.to_datetime(test.X["submit_time"], utc=True).dt.strftime("%Y-%m-%d")
+    who = test.X["user"].astype(object).fillna("").astype(str) if "user" in test.X.columns else ""
+    return (day + " " + who).to_numpy(dtype=object)
+
+
+def scores(fitted: Estimator, rows: Rows, since: pd.Timestamp, past: Rows, test: Rows) -> Scores:
+    """Return a fitted estimator's scores on rows that it never saw; a failure becomes their ``problem``.
+
+    Parameters
+    ----------
+    fitted
+        The estimator.
+    rows
+        All rows, of which it may take in those that became known after ``since`` and before a test row.
+    since
+        Until when it has learnt.
+    past
+        The rows known at the cutoff, which give the losses their unit.
+    test
+        The rows to answer.
+    """
+    try:
+        quantiles = answers(fitted, rows, since, test)
+    except TidegridError as error:
+        return Scores(problem=str(error))
+    except Exception as error:  # a plugin may raise anything; it must not stop the others
+        return Scores(problem=f"{type(error).__name__}: {error}")
+    return scored(fitted, past, test, quantiles)
+
+
+def scored(estimator: Estimator, past: Rows, test: Rows, quantiles: np.ndarray) -> Scores:
+    """Return the scores of given quantiles."""
+    low, high = LEVELS.index(BAND[0]), LEVELS.index(BAND[1])
+    actual = test.y.to_numpy(dtype=float)
+    inside = (actual >= quantiles[:, low]) & (actual <= quantiles[:, high])
+    return Scores(
+        losses(estimator, past, test, quantiles),
+        blocks(estimator, test),
+        (float(inside.mean()) if len(inside) else float("nan"), BAND[1] - BAND[0]),
+    )
+
+
+def cutoffs(estimator: Estimator, history: History, folds: int, share: float = 0.5) -> list[pd.Timestamp]:
+    """Return the cutoffs of a rolling-origin backtest over the last ``share`` of what can be scored.
+
+    Jobs are cut at equal numbers of submissions, traffic at whole days.
+    """
+    rows = rows_of(estimator, history)
+    when = pd.to_datetime(rows.X["ds" if estimator.target == "demand" else "submit_time"], utc=True)
+    if not len(rows):
+        return []
+    ordered = when.sort_values().reset_index(drop=True)
+    if estimator.target == "demand":
+        first, last = ordered.iloc[0], ordered.iloc[-1] + HOUR
+        days = int((last - first) / pd.Timedelta(days=1) * share)
+        count = min(folds, days)
+        ends = [last - pd.Timedelta(days=round(days * (count - k) / count)) for k in range(count)]
+        return [as_instant(end) for end in ends]
+    at = [int(len(ordered) * (1 - share + share * k / folds)) for k in range(folds)]
+    return sorted({as_instant(ordered.iloc[min(i, len(ordered) - 1)]) for i in at})
