@@ -12,19 +12,27 @@ from tidegrid.scheduler.problem import Problem
 
 
 def _orders(b: Board) -> np.ndarray:
-    n = len(b.value)
+    n = len(b.job)
+    value = b.job["value"]
     area = np.zeros(n)
     size = np.zeros(n)
-    owner = np.repeat(np.arange(n), np.diff(b.shape_first))
-    np.maximum.at(area, owner, b.shape_gpus * b.shape_steps)
-    np.maximum.at(size, owner, b.shape_gpus)
-    return np.stack([np.lexsort((-area, -b.value)), np.argsort(-b.value * area, kind="stable"), np.argsort(-area * size, kind="stable"), np.lexsort((area, -b.value))])
+    owner = np.repeat(np.arange(n), b.job["shape_last"] - b.job["shape_first"])
+    np.maximum.at(area, owner, b.shape["gpus"] * b.shape["steps"])
+    np.maximum.at(size, owner, b.shape["gpus"])
+    return np.stack(
+        [
+            np.lexsort((-area, -value)),
+            np.argsort(-value * area, kind="stable"),
+            np.argsort(-area * size, kind="stable"),
+            np.lexsort((area, -value)),
+        ]
+    )
 
 
 def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, heat: float = 0.1, **options: Any) -> Plan:
     b, names = board(problem)
     state = new_state(b, seed)
-    owner_at = np.concatenate([[0], np.cumsum(b.gpus * b.steps)]).astype(np.int64)
+    owner_at = np.concatenate([[0], np.cumsum(b.pool['gpus'] * b.steps)]).astype(np.int64)
     owners = np.full(owner_at[-1], -1, np.int32)
     allocate(b, state, _orders(b), 200 if rounds is None else rounds, heat, owners, owner_at)
     placements = []
@@ -33,7 +41,7 @@ def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, ro
         placements.append(Placement(job.id, r.pool, r.first_gpu, r.gpus, 0, r.remaining))
     for job, (shape, start, first) in zip(names.jobs, state.spot.tolist(), strict=True):
         if shape >= 0:
-            placements.append(Placement(job.id, names.pools[b.shape_pool[shape]].id, first, int(b.shape_gpus[shape]), start, int(b.shape_steps[shape])))
+            placements.append(Placement(job.id, names.pools[b.shape[shape]['pool']].id, first, int(b.shape[shape]['gpus']), start, int(b.shape[shape]['steps'])))
     apps = []
     for i, app in enumerate(names.apps):
         p = next(k for k, pool in enumerate(names.pools) if pool.id == app.pool)

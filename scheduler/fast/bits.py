@@ -12,12 +12,21 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZERO = np.uint64(0)
 
 
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function with numba when it is first called, and keep the machine code on disk."""
+def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     try:
-        return njit(cache=True, error_model="numpy")(function)
+        return njit(cache=True, error_model="numpy", **options)(function)
     except RuntimeError:  # no folder that numba could write to: compile in every process instead
-        return njit(error_model="numpy")(function)
+        return njit(error_model="numpy", **options)(function)
+
+
+def entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function when it is first called, and keep the machine code on disk."""
+    return _compiled(function)
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that only compiled code calls; without the code to call it from Python."""
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @intrinsic
@@ -51,7 +60,7 @@ def above(typing_context: Any, word: Any) -> Any:
 
 
 @kernel
-def span(word, first, size):
+def span(word: int, first: int, size: int) -> Any:
     """Bits of the GPUs ``first`` … ``first + size - 1`` that lie in a word."""
     low = max(first - 64 * word, 0)
     high = min(first + size - 64 * word, 64)
@@ -61,10 +70,10 @@ def span(word, first, size):
 
 
 @kernel
-def runs(row, words, log_size, legal, legal_at, out):
+def runs(rows: Any, at: int, words: int, log_size: int, legal: Any, legal_at: int, out: Any) -> bool:
     """First GPUs of every legal block of 2**log_size GPUs inside a set; returns whether there is one."""
     for k in range(words):
-        out[k] = row[k]
+        out[k] = rows[at + k]
     for i in range(log_size):
         step = 1 << i
         if step < 64:
@@ -85,7 +94,7 @@ def runs(row, words, log_size, legal, legal_at, out):
 
 
 @kernel
-def overlap(free, at, words, rows, length, low, high, out):
+def overlap(free: Any, at: int, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
     """Sets that stay free for ``length`` rows, for every first row ``low`` … ``high``.
 
     ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free.

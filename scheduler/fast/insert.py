@@ -19,10 +19,10 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
     An app that never enters a GPU needs only to leave those that jobs take: by step t at most
     cap · (t + 1) of them. That is enough for a legal plan, and no plan can do with less.
     """
-    words = B.words[p]
-    for a in range(B.app_first[p], B.app_first[p + 1]):
-        cap = B.cap[a]
-        if cap == 0 or B.held_count[a] <= cap * (start + 1):
+    words = B.pool[p].words
+    for a in range(B.pool[p].app_first, B.pool[p].app_last):
+        cap = B.app[a].cap
+        if cap == 0 or B.app[a].held_count <= cap * (start + 1):
             continue
         hit = False
         for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
@@ -30,7 +30,7 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
                 hit = True
         if not hit:
             continue
-        last = min(B.steps, (B.held_count[a] - 1) // cap + 1)
+        last = min(B.steps, (B.app[a].held_count - 1) // cap + 1)
         taken = 0
         # Held GPUs whose first job starts by step t: those not free in some step up to t.
         for k in range(words):
@@ -38,7 +38,7 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
         for t in range(last):
             taken = 0
             for k in range(words):
-                busy = ~S.free[B.row[p] + t * words + k]
+                busy = ~S.free[B.pool[p].row + t * words + k]
                 if t >= start:
                     busy |= span(k, first, size)
                 S.hit[k] |= busy & B.held[a, k]
@@ -50,30 +50,30 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
 
 @kernel
 def fit_at(B: Any, S: Any, p: int, shape: int, start: int) -> Any:
-    """Best legal block for a start among the corners of ``S.starts``: its contact and its first GPU."""
-    words, size, length = B.words[p], B.shape_gpus[shape], B.shape_steps[shape]
+    """Best legal block for a start among the corners of ``S.mask``: its contact and its first GPU."""
+    words, size, length = B.pool[p].words, B.shape[shape].gpus, B.shape[shape].steps
     best, chosen, looked = -1.0, -1, 0
-    down = B.high[p]
+    down = B.pool[p].high
     for i in range(words):
         k = words - 1 - i if down else i
-        here = S.starts[k]
+        here = S.mask[k]
         if here == ZERO:
             continue
         lower = here << ONE
         if k > 0:
-            lower |= S.starts[k - 1] >> TOP
+            lower |= S.mask[k - 1] >> TOP
         upper = here >> ONE
         if k + 1 < words:
-            upper |= S.starts[k + 1] << TOP
+            upper |= S.mask[k + 1] << TOP
         corners = here & ~(lower & upper)
         while corners != ZERO:
             bit = TOP - above(corners) if down else lowest(corners)
             corners &= ~(ONE << bit)
             first = 64 * k + np.int64(bit)
-            if B.capped[p] and not keeps_caps(B, S, p, start, first, size):
+            if B.pool[p].capped and not keeps_caps(B, S, p, start, first, size):
                 continue
-            away = B.gpus[p] - size - first if down else first
-            score = contact(B, S, p, size, start, length, first) - 1e-3 * away / B.gpus[p]
+            away = B.pool[p].gpus - size - first if down else first
+            score = contact(B, S, p, size, start, length, first) - 1e-3 * away / B.pool[p].gpus
             if score > best:
                 best, chosen = score, first
             looked += 1
@@ -90,40 +90,41 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float) -> Any:
     """
     best = 0.0
     shape_at, start_at, first_at = -1, -1, -1
-    for shape in range(B.shape_first[j], B.shape_first[j + 1]):
-        low, high = B.earliest[j], B.shape_latest[shape]
+    for shape in range(B.job[j].shape_first, B.job[j].shape_last):
+        low, high = B.job[j].earliest, B.shape[shape].latest
         most = worth(B, j, shape, low)
         if most * (1.0 + fit) <= best:
             continue
-        if blink > 0.0 and B.shape_first[j + 1] - B.shape_first[j] > 1 and uniform(S.rng) < 4.0 * blink:
+        if blink > 0.0 and B.job[j].shape_last - B.job[j].shape_first > 1 and uniform(S.rng) < 4.0 * blink:
             continue
-        p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
-        words = B.words[p]
-        overlap(S.free, B.row[p], words, B.steps, length, low, high, S.window)
-        wanted = B.app_first[p + 1] > B.app_first[p]
-        if wanted and not B.capped[p]:
+        p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
+        words, log = B.pool[p].words, B.shape[shape].log
+        legal = B.pool[p].legal + log * words
+        overlap(S.free, B.pool[p].row, words, B.steps, length, low, high, S.window)
+        wanted = B.pool[p].app_last > B.pool[p].app_first
+        if wanted and not B.pool[p].capped:
             total = 0.0
             S.sums[low] = 0.0
             for t in range(low, min(B.width, high + length)):
-                if B.wanted[p, t] > 0:
+                if B.step[p, t].wanted > 0:
                     used = S.used[p, t]
-                    if used + size > B.gpus[p]:
+                    if used + size > B.pool[p].gpus:
                         total += 1e18
                     else:
                         total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
                 S.sums[t + 1] = total
         for start in range(low, high + 1):
             gain = worth(B, j, shape, start)
-            if wanted and not B.capped[p]:
+            if wanted and not B.pool[p].capped:
                 gain -= S.sums[min(start + length, B.width)] - S.sums[start]
             if gain * (1.0 + fit) <= best:
                 continue
-            if not runs(S.window[start * words : (start + 1) * words], words, B.shape_log[shape], B.legal, B.legal_at[p, B.shape_log[shape]], S.starts):
+            if not runs(S.window, start * words, words, log, B.legal, legal, S.mask):
                 continue
             if blink > 0.0 and uniform(S.rng) < blink:
                 continue
-            if B.capped[p]:
-                gain -= pool_penalty(B, S, p, start, start + length, size) - S.penalty[p]
+            if B.pool[p].capped:
+                gain -= pool_penalty(B, S, p, start, start + length, size) - S.tally[p + 1]
                 if gain * (1.0 + fit) <= best:
                     continue
             touch, first = fit_at(B, S, p, shape, start)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle
-from tidegrid.scheduler.fast.bits import ZERO, kernel, span
+from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
-from tidegrid.scheduler.fast.state import below, clear, lift, pool_penalty, put, uniform, worth
+from tidegrid.scheduler.fast.state import below, clear, lift, pool_penalty, put, record, uniform, worth
 
 MOST_RUINED = 24  # jobs that one round may take off
 MOST_TRIED = 12  # waiting jobs that one round may try besides
@@ -20,9 +20,9 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float) -> bool:
     if shape < 0:
         return False
     put(B, S, j, shape, start, first)
-    p = B.shape_pool[shape]
-    if B.capped[p]:
-        S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+    p = B.shape[shape].pool
+    if B.pool[p].capped:
+        S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
     return True
 
 
@@ -30,8 +30,8 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float) -> bool:
 def construct(B: Any, S: Any, order: Any, fit: float) -> Any:
     """Fill an empty board greedily; returns the objective."""
     clear(B, S)
-    for p in range(len(B.gpus)):
-        S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+    for p in range(len(B.pool)):
+        S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
     for i in range(len(order)):
         insert(B, S, order[i], fit, 0.0)
     return objective(B, S)
@@ -40,9 +40,9 @@ def construct(B: Any, S: Any, order: Any, fit: float) -> Any:
 @kernel
 def objective(B: Any, S: Any) -> Any:
     """Tilted reward minus the penalty with the GPUs named."""
-    total = S.reward[0]
-    for p in range(len(B.gpus)):
-        if B.app_first[p + 1] > B.app_first[p]:
+    total = S.tally[0]
+    for p in range(len(B.pool)):
+        if B.pool[p].app_last > B.pool[p].app_first:
             total -= full_penalty(B, S, p)
     return total
 
@@ -60,13 +60,13 @@ def restore(B: Any, S: Any, spot: Any) -> None:
 def meets(B: Any, S: Any, j: int, p: int, start: int, end: int, first: int, last: int) -> bool:
     """Whether a placed job meets a rectangle of steps and GPUs, ends exclusive."""
     shape = S.spot[j, 0]
-    if shape < 0 or B.shape_pool[shape] != p:
+    if shape < 0 or B.shape[shape].pool != p:
         return False
     return (
         S.spot[j, 1] < end
-        and start < S.spot[j, 1] + B.shape_steps[shape]
+        and start < S.spot[j, 1] + B.shape[shape].steps
         and S.spot[j, 2] < last
-        and first < S.spot[j, 2] + B.shape_gpus[shape]
+        and first < S.spot[j, 2] + B.shape[shape].gpus
     )
 
 
@@ -76,7 +76,7 @@ def base_allows(B: Any, p: int, start: int, end: int, first: int, size: int) -> 
     for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
         bits = span(k, first, size)
         for t in range(start, min(end, B.steps)):
-            if B.base[B.row[p] + t * B.words[p] + k] & bits != bits:
+            if B.base[B.pool[p].row + t * B.pool[p].words + k] & bits != bits:
                 return False
     return True
 
@@ -94,7 +94,7 @@ def take_off(B: Any, S: Any, j: int, log: Any, logged: int) -> int:
 @kernel
 def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
     """Take off a random placed job and those that meet a rectangle around it."""
-    n = len(B.value)
+    n = len(B.job)
     seed = below(S.rng, n)
     for _ in range(n):
         if S.spot[seed, 0] >= 0:
@@ -103,7 +103,7 @@ def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
     if S.spot[seed, 0] < 0:
         return 0
     shape = S.spot[seed, 0]
-    p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
+    p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
     wide = below(S.rng, size + 2)
     long = below(S.rng, 4 + length // 2)
     start, end = S.spot[seed, 1] - long, S.spot[seed, 1] + length + long
@@ -122,7 +122,7 @@ def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
 @kernel
 def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
     """Take off random placed jobs."""
-    n = len(B.value)
+    n = len(B.job)
     logged = 0
     for _ in range(2 * most):
         j = below(S.rng, n)
@@ -138,24 +138,24 @@ def eject(B: Any, S: Any, j: int, log: Any, tries: int) -> int:
     """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds."""
     best = -np.inf
     shape_at, start_at, first_at = -1, -1, -1
-    n = len(B.value)
-    shapes = B.shape_first[j + 1] - B.shape_first[j]
+    n = len(B.job)
+    shapes = B.job[j].shape_last - B.job[j].shape_first
     for _ in range(tries if shapes > 0 else 0):
-        shape = B.shape_first[j] + below(S.rng, shapes)
-        p, size, length = B.shape_pool[shape], B.shape_gpus[shape], B.shape_steps[shape]
-        start = B.earliest[j] + below(S.rng, B.shape_latest[shape] - B.earliest[j] + 1)
-        first = below(S.rng, B.gpus[p] - size + 1)
+        shape = B.job[j].shape_first + below(S.rng, shapes)
+        p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
+        start = B.job[j].earliest + below(S.rng, B.shape[shape].latest - B.job[j].earliest + 1)
+        first = below(S.rng, B.pool[p].gpus - size + 1)
         k = below(S.rng, n)
-        if S.spot[k, 0] >= 0 and B.shape_pool[S.spot[k, 0]] == p:  # an edge is a better guess than any place
+        if S.spot[k, 0] >= 0 and B.shape[S.spot[k, 0]].pool == p:  # an edge is a better guess than any place
             first = S.spot[k, 2]
             if uniform(S.rng) < 0.5:
-                first += B.shape_gpus[S.spot[k, 0]] - size
-            first = max(0, min(first, B.gpus[p] - size))
+                first += B.shape[S.spot[k, 0]].gpus - size
+            first = max(0, min(first, B.pool[p].gpus - size))
             start = S.spot[k, 1]
             if uniform(S.rng) < 0.5:
-                start += B.shape_steps[S.spot[k, 0]]
-            start = max(B.earliest[j], min(start, B.shape_latest[shape]))
-        legal = B.legal[B.legal_at[p, B.shape_log[shape]] + (first >> 6)]
+                start += B.shape[S.spot[k, 0]].steps
+            start = max(B.job[j].earliest, min(start, B.shape[shape].latest))
+        legal = B.legal[B.pool[p].legal + B.shape[shape].log * B.pool[p].words + (first >> 6)]
         if (legal >> np.uint64(first & 63)) & np.uint64(1) == ZERO:
             continue
         if not base_allows(B, p, start, start + length, first, size):
@@ -171,12 +171,12 @@ def eject(B: Any, S: Any, j: int, log: Any, tries: int) -> int:
             shape_at, start_at, first_at = shape, start, first
     if shape_at < 0:
         return 0
-    p, size, length = B.shape_pool[shape_at], B.shape_gpus[shape_at], B.shape_steps[shape_at]
+    p, size, length = B.shape[shape_at].pool, B.shape[shape_at].gpus, B.shape[shape_at].steps
     logged = 0
     for m in range(n):
         if meets(B, S, m, p, start_at, start_at + length, first_at, first_at + size):
             logged = take_off(B, S, m, log, logged)
-    if B.capped[p] and not keeps_caps(B, S, p, start_at, first_at, size):
+    if B.pool[p].capped and not keeps_caps(B, S, p, start_at, first_at, size):
         return logged
     put(B, S, j, shape_at, start_at, first_at)
     log[logged, 0] = j
@@ -203,9 +203,9 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
         j = todo[i]
         measure = 1.0
         if how == 0:
-            measure = B.value[j]
+            measure = B.job[j].value
         elif how == 1:
-            measure = B.value[j] * area[j]
+            measure = B.job[j].value * area[j]
         elif how == 2:
             measure = area[j] * size[j]
         key[i] = -measure * (1.0 + (4.0 if how == 3 else 0.4) * uniform(S.rng))
@@ -226,27 +226,27 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
 
     ``best_spots`` gets the best placements seen.
     """
-    n = len(B.value)
+    n = len(B.job)
     log = np.empty((MOST_RUINED + MOST_TRIED + 2, 4), np.int64)
     todo = np.empty(MOST_RUINED + MOST_TRIED + 2, np.int64)
     key = np.empty(MOST_RUINED + MOST_TRIED + 2, np.float64)
     area = np.zeros(n, np.float64)
     size = np.zeros(n, np.float64)
     for j in range(n):
-        for shape in range(B.shape_first[j], B.shape_first[j + 1]):
-            area[j] = max(area[j], B.shape_gpus[shape] * B.shape_steps[shape])
-            size[j] = max(size[j], B.shape_gpus[shape])
+        for shape in range(B.job[j].shape_first, B.job[j].shape_last):
+            area[j] = max(area[j], B.shape[shape].gpus * B.shape[shape].steps)
+            size[j] = max(size[j], B.shape[shape].gpus)
     here = objective(B, S)
     best = here
-    best_spots[:] = S.spot
+    record(S, best_spots)
     placed = 0
     for j in range(n):
         placed += S.spot[j, 0] >= 0
-    unit = S.reward[0] / max(1, placed)
+    unit = S.tally[0] / max(1, placed)
     for r in range(rounds):
         temperature = heat * unit * (1.0 - r / rounds) ** 2
-        for p in range(len(B.gpus)):
-            S.penalty[p] = 0.0
+        for p in range(len(B.pool)):
+            S.tally[p + 1] = 0.0
         most = 1 + below(S.rng, min(MOST_RUINED - 1, max(2, 2 + placed // 4)))
         how = uniform(S.rng)
         logged = 0
@@ -254,7 +254,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         if how < 0.5:
             at = below(S.rng, n)
             for _ in range(n):
-                if S.spot[at, 0] < 0 and B.shape_first[at + 1] > B.shape_first[at]:
+                if S.spot[at, 0] < 0 and B.job[at].shape_last > B.job[at].shape_first:
                     waiting = at
                     break
                 at = at + 1 if at + 1 < n else 0
@@ -273,7 +273,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         tried = 0
         for _ in range(n):
             at = at + 1 if at + 1 < n else 0
-            if S.spot[at, 0] >= 0 or B.shape_first[at + 1] == B.shape_first[at]:
+            if S.spot[at, 0] >= 0 or B.job[at].shape_last == B.job[at].shape_first:
                 continue
             seen = False
             for i in range(logged):
@@ -285,9 +285,9 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
             tried += 1
             if tried >= MOST_TRIED:
                 break
-        for p in range(len(B.gpus)):
-            if B.capped[p]:
-                S.penalty[p] = pool_penalty(B, S, p, 0, 0, 0)
+        for p in range(len(B.pool)):
+            if B.pool[p].capped:
+                S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
         sort_todo(B, S, todo, many, key, area, size)
         draw = uniform(S.rng)
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
@@ -306,32 +306,32 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
             here = there
             if here > best * (1.0 + 1e-13) + 1e-13:
                 best = here
-                best_spots[:] = S.spot
+                record(S, best_spots)
         else:
             undo(B, S, log, logged)
     return best
 
 
-@kernel
+@entry
 def allocate(B: Any, S: Any, orders: Any, rounds: int, heat: float, owners: Any, owner_at: Any) -> Any:
     """Best plan of a number of greedy starts and rounds; returns the objective.
 
     ``S.spot`` gets the placements, ``owners`` the app on each GPU and step.
     """
-    n = len(B.value)
+    n = len(B.job)
     best_spots = S.spot.copy()
     best = -np.inf
     for i in range(len(orders)):
         found = construct(B, S, orders[i], 0.02)
         if found > best:
             best = found
-            best_spots[:] = S.spot
+            record(S, best_spots)
     restore(B, S, best_spots)
     if rounds > 0 and n > 0:
         best = improve(B, S, rounds, best_spots, heat)
         restore(B, S, best_spots)
-    for p in range(len(B.gpus)):
-        if B.app_first[p + 1] > B.app_first[p]:
+    for p in range(len(B.pool)):
+        if B.pool[p].app_last > B.pool[p].app_first:
             count_apps(B, S, p, 0, 0, 0)
             settle(B, S, p)
             name(B, S, p, owners, owner_at[p])

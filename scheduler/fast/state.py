@@ -15,47 +15,36 @@ class State(NamedTuple):
     free: np.ndarray  # flat sets: GPUs free of jobs, by pool and step
     used: np.ndarray  # (P, width) GPUs that jobs use
     spot: np.ndarray  # (N, 3) shape (-1: not placed), start, first GPU
-    penalty: np.ndarray  # (P) what the apps' shortfall costs, counting GPUs
-    reward: np.ndarray  # (1) tilted reward of the placed jobs
+    tally: np.ndarray  # (1 + P) tilted reward; what the shortfall of each pool costs, counting GPUs
     rng: np.ndarray  # (1) state of the generator
-    window: np.ndarray  # working memory: sets that stay free
-    starts: np.ndarray  # working memory: legal first GPUs
-    hit: np.ndarray  # working memory: held GPUs that jobs take
-    sums: np.ndarray  # (width + 1)
-    room: np.ndarray  # (steps)
-    most: np.ndarray  # (steps)
+    window: np.ndarray  # flat sets that stay free, by start
+    mask: np.ndarray  # (most words) legal first GPUs
+    hit: np.ndarray  # (most words) held GPUs that jobs take
+    sums: np.ndarray  # (width + 1) added penalty before a step
+    line: np.ndarray  # (3, steps + 2) room, most GPUs, GPUs by the step at which a job takes them
     count: np.ndarray  # (A, steps) GPUs that each app is to hold
-    owner: np.ndarray  # (most GPUs) app that holds a GPU, or -1
-    until: np.ndarray  # (most GPUs × steps + 1) next step at which a job takes the GPU
-    bins: np.ndarray  # (steps + 2)
-    now: np.ndarray  # (A) GPUs that each app holds
-    moved: np.ndarray  # (A) GPUs that each app left in this step
+    hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
+    gpu: np.ndarray  # (steps + 2, most GPUs) next step at which a job takes it; last row: app that holds it
 
 
 def new_state(board: Any, seed: int) -> State:
     """Make the state of an empty board."""
-    most_words, most_gpus = int(board.words.max()), int(board.gpus.max())
-    steps, width = board.steps, board.width
-    tracked = most_gpus * (steps + 1) if len(board.cap) else 1
+    most_words, most_gpus = int(board.pool["words"].max()), int(board.pool["gpus"].max())
+    steps, width, apps = board.steps, board.width, len(board.app)
     return State(
         free=board.base.copy(),
-        used=board.base_used.copy(),
-        spot=np.full((len(board.value), 3), -1, np.int64),
-        penalty=np.zeros(len(board.gpus), np.float64),
-        reward=np.zeros(1, np.float64),
+        used=board.step["base_used"].copy(),
+        spot=np.full((len(board.job), 3), -1, np.int64),
+        tally=np.zeros(1 + len(board.pool), np.float64),
         rng=np.array([(seed * 2654435761 + 88172645463325252) & 0xFFFFFFFFFFFFFFFF or 1], np.uint64),
         window=np.empty(steps * most_words, np.uint64),
-        starts=np.empty(most_words, np.uint64),
+        mask=np.empty(most_words, np.uint64),
         hit=np.empty(most_words, np.uint64),
         sums=np.zeros(width + 1, np.float64),
-        room=np.empty(steps, np.int64),
-        most=np.empty(steps, np.int64),
-        count=np.zeros((len(board.cap), steps), np.int64),
-        owner=np.empty(most_gpus, np.int32),
-        until=np.empty(tracked, np.int32),
-        bins=np.zeros(steps + 2, np.int64),
-        now=np.zeros(len(board.cap), np.int64),
-        moved=np.zeros(len(board.cap), np.int64),
+        line=np.zeros((3, steps + 2), np.int64),
+        count=np.zeros((apps, steps), np.int64),
+        hand=np.zeros((2, apps), np.int64),
+        gpu=np.empty((steps + 2, most_gpus if apps else 1), np.int32),
     )
 
 
@@ -79,63 +68,67 @@ def below(rng: Any, n: int) -> Any:
 @kernel
 def worth(B: Any, j: int, shape: int, start: int) -> Any:
     """Tilted reward of a job in a shape from a start."""
-    end = min(start + B.shape_steps[shape], B.steps)
-    return B.value[j] * B.shape_gpus[shape] * (B.before[end] - B.before[start])
+    end = min(start + B.shape[shape].steps, B.steps)
+    return B.job[j].value * B.shape[shape].gpus * (B.before[end] - B.before[start])
 
 
 @kernel
 def put(B: Any, S: Any, j: int, shape: int, start: int, first: int) -> None:
     """Place a job."""
-    p = B.shape_pool[shape]
-    size = B.shape_gpus[shape]
-    words = B.words[p]
-    end = start + B.shape_steps[shape]
+    p = B.shape[shape].pool
+    size = B.shape[shape].gpus
+    words = B.pool[p].words
+    end = start + B.shape[shape].steps
     inside = min(end, B.steps)
     for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
         keep = ~span(k, first, size)
         for t in range(start, inside):
-            S.free[B.row[p] + t * words + k] &= keep
+            S.free[B.pool[p].row + t * words + k] &= keep
     for t in range(start, min(end, B.width)):
         S.used[p, t] += size
     S.spot[j, 0] = shape
     S.spot[j, 1] = start
     S.spot[j, 2] = first
-    S.reward[0] += worth(B, j, shape, start)
+    S.tally[0] += worth(B, j, shape, start)
 
 
 @kernel
 def lift(B: Any, S: Any, j: int) -> None:
     """Take a placed job off the board."""
     shape, start, first = S.spot[j, 0], S.spot[j, 1], S.spot[j, 2]
-    p = B.shape_pool[shape]
-    size = B.shape_gpus[shape]
-    words = B.words[p]
-    end = start + B.shape_steps[shape]
+    p = B.shape[shape].pool
+    size = B.shape[shape].gpus
+    words = B.pool[p].words
+    end = start + B.shape[shape].steps
     inside = min(end, B.steps)
     for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
         bits = span(k, first, size)
         for t in range(start, inside):
-            S.free[B.row[p] + t * words + k] |= bits
+            S.free[B.pool[p].row + t * words + k] |= bits
     for t in range(start, min(end, B.width)):
         S.used[p, t] -= size
     S.spot[j, 0] = -1
-    S.reward[0] -= worth(B, j, shape, start)
+    S.tally[0] -= worth(B, j, shape, start)
 
 
 @kernel
 def clear(B: Any, S: Any) -> None:
     """Take every job off."""
-    S.free[:] = B.base
-    S.used[:] = B.base_used
-    S.spot[:] = -1
-    S.reward[0] = 0.0
+    for i in range(len(B.base)):
+        S.free[i] = B.base[i]
+    for p in range(len(B.pool)):
+        for t in range(B.width):
+            S.used[p, t] = B.step[p, t].base_used
+    for j in range(len(S.spot)):
+        S.spot[j, 0] = -1
+    S.tally[0] = 0.0
 
 
 @kernel
 def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: int) -> Any:
     """Part of a block's outline that touches other blocks or the board's edge, from 0 to 1."""
     end = min(start + length, B.steps)
-    at, words = B.row[p], B.words[p]
+    at, words = B.pool[p].row, B.pool[p].words
     touched = 0
     if first == 0:
         touched += end - start
@@ -144,7 +137,7 @@ def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: i
         bit = np.uint64((first - 1) & 63)
         for t in range(start, end):
             touched += 1 - np.int64((S.free[at + t * words + k] >> bit) & np.uint64(1))
-    if first + size == B.gpus[p]:
+    if first + size == B.pool[p].gpus:
         touched += end - start
     else:
         k = (first + size) >> 6
@@ -167,20 +160,20 @@ def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: i
 @kernel
 def short_cost(B: Any, p: int, t: int, used: int) -> Any:
     """Penalty of a pool in a step where jobs use so many GPUs and apps may take all the others."""
-    return B.cost[B.cost_at[p, t] + max(0, B.wanted[p, t] - (B.gpus[p] - used))]
+    return B.cost[B.step[p, t].cost_at + max(0, B.step[p, t].wanted - (B.pool[p].gpus - used))]
 
 
 @kernel
 def follow(B: Any, S: Any, a: int) -> Any:
     """Choose how many GPUs an app holds in each step from the room left; returns what its shortfall costs."""
     T = B.steps
-    cap = B.cap[a]
-    most, count = S.most, S.count
-    before = B.held_count[a]
+    cap = B.app[a].cap
+    most, count = S.line[1], S.count
+    before = B.app[a].held_count
     for t in range(T):
-        kept = max(0, B.held_count[a] - cap * (t + 1))
-        S.room[t] += kept
-        before = min(S.room[t], before + cap)
+        kept = max(0, B.app[a].held_count - cap * (t + 1))
+        S.line[0, t] += kept
+        before = min(S.line[0, t], before + cap)
         most[t] = before
     total = 0.0
     above = NO_LIMIT
@@ -191,15 +184,15 @@ def follow(B: Any, S: Any, a: int) -> Any:
         above = most[t] + cap
         wanted = B.demand[a, t]
         if wanted > most[t]:
-            total += B.price[a] * B.weight[t] * (wanted - most[t])
+            total += B.app[a].price * B.weight[t] * (wanted - most[t])
             wanted = most[t]
         need = max(wanted, need - cap)
         count[a, t] = need
-    before = B.held_count[a]
+    before = B.app[a].held_count
     for t in range(T):
         count[a, t] = max(count[a, t], before - cap)
         before = count[a, t]
-        S.room[t] -= before
+        S.line[0, t] -= before
     return total
 
 
@@ -214,14 +207,14 @@ def count_apps(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any:
     total = 0.0
     for t in range(T):
         extra = size if start <= t and t < end else 0
-        S.room[t] = B.gpus[p] - S.used[p, t] - extra
-    for a in range(B.app_first[p], B.app_first[p + 1]):
+        S.line[0, t] = B.pool[p].gpus - S.used[p, t] - extra
+    for a in range(B.pool[p].app_first, B.pool[p].app_last):
         for t in range(T):
-            kept = B.held_count[a] - B.cap[a] * (t + 1)
+            kept = B.app[a].held_count - B.app[a].cap * (t + 1)
             if kept <= 0:
                 break
-            S.room[t] -= kept
-    for a in range(B.app_first[p], B.app_first[p + 1]):
+            S.line[0, t] -= kept
+    for a in range(B.pool[p].app_first, B.pool[p].app_last):
         total += follow(B, S, a)
     return total
 
@@ -233,10 +226,18 @@ def pool_penalty(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any
     Without caps each step stands alone, and so does each step past the horizon.
     """
     total = 0.0
-    for t in range(B.steps if B.capped[p] else 0, B.width):
-        if B.wanted[p, t] > 0:
+    for t in range(B.steps if B.pool[p].capped else 0, B.width):
+        if B.step[p, t].wanted > 0:
             extra = size if start <= t and t < end else 0
             total += short_cost(B, p, t, S.used[p, t] + extra)
-    if B.capped[p]:
+    if B.pool[p].capped:
         total += count_apps(B, S, p, start, end, size)
     return total
+
+
+@kernel
+def record(S: Any, spot: Any) -> None:
+    """Note the placements."""
+    for j in range(len(spot)):
+        for k in range(3):
+            spot[j, k] = S.spot[j, k]
