@@ -22,6 +22,8 @@ NEIGHBOURS = np.array([-336, -168, -72, -48, -24, 24, 48, 72, 168, 336])
 # Part of comparable hours that may be zero before zeros count as usual, and the demand that must surround a
 # gap.
 ZEROS_USUAL = 0.1
+# An hour of less than this part of the typical one counts as zero: collection that stops leaves a part of an hour.
+NEAR_ZERO = 0.02
 ABRUPT = 0.25
 # A launch-day spike stands this far above every comparable hour, and above the busiest hours of all other
 # days.
@@ -106,10 +108,11 @@ def _comparable(y: np.ndarray, at: np.ndarray) -> np.ndarray:
 def _outages(y: np.ndarray) -> np.ndarray:
     """Mark zero runs that contradict the series: abrupt, and at hours at which it is otherwise busy."""
     out = np.zeros(len(y), dtype=bool)
-    zero = y == 0
+    typical = float(np.median(y[y > 0]))
+    nothing = NEAR_ZERO * typical
+    zero = y <= nothing
     if not zero.any():
         return out
-    typical = float(np.median(y[y > 0]))
     for a, b in _runs(zero):
         length = b - a
         ends = b == len(y)
@@ -124,7 +127,7 @@ def _outages(y: np.ndarray) -> np.ndarray:
         if len(seen) < 3:
             continue
         expected = float(np.median(seen))
-        busy = (seen == 0).mean() < ZEROS_USUAL and expected >= ABRUPT * typical
+        busy = (seen <= nothing).mean() < ZEROS_USUAL and expected >= ABRUPT * typical
         if busy and np.nanmin([before, after]) >= ABRUPT * min(expected, typical):
             out[a:b] = True
     return out

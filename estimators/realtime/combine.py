@@ -2,11 +2,17 @@
 
 import numpy as np
 
-SHARPNESS = 4.0
+SHARPNESS = 3.0
 """Power with which a member's weight falls with its past loss."""
 
 FADE = 0.97
 """Weight of an origin one day older."""
+
+LEADS = (6, 24, 48, 169)
+"""Upper ends of the groups of leads, hours, that have weights of their own."""
+
+OWN_GROUP = 0.5
+"""How far a group's weights follow the losses in the group rather than those over the first two days (in logs)."""
 
 
 def past_errors(x: np.ndarray, known: np.ndarray, ends: np.ndarray, paths: np.ndarray) -> np.ndarray:
@@ -30,31 +36,66 @@ def past_errors(x: np.ndarray, known: np.ndarray, ends: np.ndarray, paths: np.nd
     return actual - paths
 
 
-def member_weights(errors: np.ndarray, leads: int) -> np.ndarray:
-    """Return each member's weight, summing to one, from its errors at past origins.
+def member_weights(errors: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return each member's weight in each group of LEADS, from its errors at past origins.
 
     Parameters
     ----------
     errors : ndarray of shape (members, origins, horizon)
         Past errors; NaN is unknown.
-    leads : int
-        The leads that are judged: 1 … ``leads`` hours.
+    prior : ndarray of shape (members,)
+        Weights at equal loss.
+
+    Returns
+    -------
+    ndarray of shape (groups, members)
+        Each row sums to one, or is all 0 where nothing is known.
     """
-    gone = np.abs(errors[:, :, :leads])
-    fade = FADE ** np.arange(errors.shape[1])[::-1]
-    seen = np.isfinite(gone)
-    loss = np.where(seen, gone, 0.0).sum(axis=2) / np.maximum(seen.sum(axis=2), 1)
-    mass = fade[None, :] * (seen.mean(axis=2) > 0)
+    overall = _mean_losses(errors[:, :, : LEADS[2]])
+    weights = np.zeros((len(LEADS), len(errors)))
+    start = 0
+    for g, stop in enumerate(LEADS):
+        near = _mean_losses(errors[:, :, start:stop])
+        start = stop
+        # leads that no past origin has seen to the end are weighed by those that were
+        near = np.where(np.isfinite(near).any(), near, overall)
+        mixed = OWN_GROUP * np.log(near) + (1.0 - OWN_GROUP) * np.log(overall)
+        usable = np.isfinite(mixed)
+        if usable.any():
+            w = np.where(usable, prior * np.exp(-SHARPNESS * (mixed - mixed[usable].min())), 0.0)
+            weights[g] = w / w.sum()
+    return weights
+
+
+def _mean_losses(errors: np.ndarray) -> np.ndarray:
+    """Return each member's faded mean absolute error, NaN for one that misses most of the origins others have."""
+    seen = np.isfinite(errors)
+    count = seen.sum(axis=2)
+    loss = np.where(seen, np.abs(errors), 0.0).sum(axis=2) / np.maximum(count, 1)
+    mass = (FADE ** np.arange(errors.shape[1])[::-1])[None, :] * (count > 0)
     total = mass.sum(axis=1)
-    usable = total > 0.5 * total.max() if total.size and total.max() > 0 else np.zeros(len(total), dtype=bool)
-    weights = np.zeros(len(errors))
-    if not usable.any():
-        return weights
-    mean = (loss * mass).sum(axis=1)[usable] / total[usable]
-    best = float(mean.min())
-    floor = max(best, 1e-12)
-    weights[usable] = (np.maximum(mean, floor) / floor) ** -SHARPNESS
-    return weights / weights.sum()
+    mean = (loss * mass).sum(axis=1) / np.maximum(total, 1e-300)
+    good = (total > 0) & (total >= 0.5 * total.max(initial=0.0))
+    # a member that was always right must not weigh infinitely more than one that nearly was
+    return np.where(good, np.maximum(mean, 1e-9), np.nan)
+
+
+def combine(paths: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted median of the members, group of leads by group, shape ``paths.shape[1:]``.
+
+    Parameters
+    ----------
+    paths : ndarray of shape (members, ..., horizon)
+        Forecasts.
+    weights : ndarray of shape (groups, members)
+        From :func:`member_weights`.
+    """
+    out = np.empty(paths.shape[1:])
+    start = 0
+    for g, stop in enumerate(LEADS):
+        out[..., start:stop] = weighted_median(paths[..., start:stop], weights[g])
+        start = stop
+    return out
 
 
 def weighted_median(paths: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -6,11 +6,11 @@ import numpy as np
 
 from tidegrid.estimators.realtime.clean import Cleaned, clean, fill
 from tidegrid.estimators.realtime.coldstart import Pool, borrowed_paths, short_forecast
-from tidegrid.estimators.realtime.combine import member_weights, past_errors, weighted_median
+from tidegrid.estimators.realtime.combine import LEADS, combine, member_weights, past_errors
 from tidegrid.estimators.realtime.curve import Curve, weekly_curve
 from tidegrid.estimators.realtime.holidays import holiday_factor
 from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
-from tidegrid.estimators.realtime.members import HORIZON, NAMES, run_members
+from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, run_members
 
 WEEK = 168
 ORIGINS = 14
@@ -49,8 +49,8 @@ class Learnt:
         Demand an hour that counts as 1 below; 0 where there was no demand.
     point : ndarray of shape (HORIZON,)
         Median forecast from the end, units of demand.
-    weights : ndarray of shape (members,)
-        Weight of each member; all 0 for a short series.
+    weights : ndarray of shape (groups of leads, members + 1)
+        Weight of each member, the borrowed curve last; all 0 for a short series.
     errors : ndarray of shape (origins, HORIZON)
         Actual minus forecast at past origins, in units of demand; NaN where unknown.
     spread : ndarray of shape (24,)
@@ -148,7 +148,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
         length=n,
         scale=0.0,
         point=np.zeros(HORIZON),
-        weights=np.zeros(len(NAMES) + 1),
+        weights=np.zeros((len(LEADS), len(NAMES) + 1)),
         errors=np.full((0, HORIZON), np.nan),
         spread=np.zeros(DAY),
         log_sigma=0.0,
@@ -173,11 +173,11 @@ def learn(series: Series, pool: Pool) -> Learnt:
     )
     paths = np.concatenate([paths, extra])
     errors = past_errors(x, known, ends[:-1], paths[:, :-1])
-    weights = member_weights(errors, JUDGED)
+    weights = member_weights(errors, np.append(PRIOR, 1.0))
     if not weights.any():
-        weights = np.where(np.isfinite(paths[:, -1]).all(axis=1), 1.0, 0.0)
-        weights /= max(weights.sum(), 1.0)
-    combined = weighted_median(paths, weights)
+        usable = np.isfinite(paths[:, -1]).all(axis=1) * np.append(PRIOR, 1.0)
+        weights = np.tile(usable / usable.sum(), (len(LEADS), 1))
+    combined = combine(paths, weights)
     own = past_errors(x, known, ends[:-1], combined[:-1])
     point, chosen = combined[-1], "combination"
     losses = np.array([_loss(own)] + [_loss(errors[NAMES.index(name)]) for name in BASELINES])

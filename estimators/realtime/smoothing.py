@@ -176,9 +176,8 @@ LEVELS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
 
 
 @njit(cache=True, nogil=True)
-def level_forecast(x, ends, horizon, period, out):
-    """Simple smoothing of ``x`` less its season of ``period`` hours (0: none); one weight of LEVELS at each
-    end.
+def level_forecast(x, ends, horizon, out):
+    """Simple exponential smoothing; one weight of LEVELS at each end.
 
     The weight is the one with the least multi-step absolute loss on what lies before the end.
     """
