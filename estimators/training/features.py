@@ -1,0 +1,398 @@
+"""The 22 features of a training run: units, ranges, defaults, and how an absent one is derived."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.estimators.base import Feature, checked_features
+from tidegrid.estimators.training import gpus as sheets
+from tidegrid.estimators.training import variants
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("variant", "category", categories=variants.NAMES, required=True, doc="full or LoRA, and the technique"),
+    Feature("gpu_type", "text", doc="GPU type as the pool names it; a type without a data sheet widens the band"),
+    Feature("precision", "text", doc="bf16, fp16, fp32, fp8, mxfp8, nvfp4; int4, nf4, int8 for QLoRA; absent: unknown"),
+    Feature(
+        "sharding", "text", doc='how the model is split: "zero3", "fsdp", "ddp", "TP2 PP4 CP1 EP8"; absent: derived'
+    ),
+    Feature("optimizer", "text", default="adamw", doc="adamw, adamw8bit, sgd, adafactor, muon, lion, galore"),
+    Feature("model_params_b", "float", "billion parameters", 1e-3, 1e5, required=True, doc="parameters of the model"),
+    Feature(
+        "active_params_b", "float", "billion parameters", 1e-3, 1e5,
+        doc="parameters that one token passes through; absent: all of them (a dense model)",
+    ),
+    Feature(
+        "trainable_params_b", "float", "billion parameters", 0, 1e5,
+        doc="parameters that are updated; absent: all (full), or 16·L·h·rank (LoRA on the four attention matrices and "
+        "the MLP)",
+    ),
+    Feature("num_layers", "int", "layers", 1, 10000, doc="transformer layers; absent: from the parameters"),
+    Feature("hidden_size", "int", "dimensions", 8, 1e6, doc="width of the model; absent: sqrt(N / 12 L)"),
+    Feature("seq_len", "int", "tokens", 1, 1e8, default=2048, doc="longest sequence of a batch"),
+    Feature(
+        "tokens_per_epoch_m", "float", "million tokens", 0, 1e9, required=True,
+        doc="tokens of one pass over the data: all that is trained on, both answers of a pair, prompts and rollouts",
+    ),
+    Feature("epochs", "float", "epochs", 0, 1e5, default=1.0, doc="passes over the data"),
+    Feature(
+        "global_batch", "int", "sequences", 1, 1e8,
+        doc="sequences of one optimizer step; absent: 64, or 1024 rollouts, at least one a GPU",
+    ),
+    Feature(
+        "micro_batch", "int", "sequences", 1, 1e6,
+        doc="sequences of one forward pass on one GPU; absent: about 4096 tokens",
+    ),
+    Feature("gpus", "int", "GPUs", 1, 1e6, required=True, doc="GPUs that the job holds"),
+    Feature("gpus_per_node", "int", "GPUs", 1, 4096, doc="GPUs of one node; absent: the GPU type's usual server"),
+    Feature("lora_rank", "int", "dimensions", 0, 65536, doc="rank of the adapters; absent: 16 for LoRA"),
+    Feature("grad_checkpointing", "bool", low=0, high=1, doc="whether activations are recomputed; absent: unknown"),
+    Feature("packing", "bool", low=0, high=1, default=1, doc="whether short samples share a sequence"),
+    Feature("rollout_tokens", "float", "tokens", 0, 1e9, doc="tokens generated for a prompt, all samples together"),
+    Feature(
+        "aux_params_b", "float", "billion parameters", 0, 1e5,
+        doc="reference, reward and critic models together; absent: 1 (DPO, RLVR) or 3 (RLHF) times the model",
+    ),
+)  # fmt: skip
+"""The 22 features of a training run."""
+
+SITE: tuple[Feature, ...] = (
+    Feature("user", "text", doc="who submitted it: site offsets"),
+    Feature("group", "text", doc="the team or software stack: site offsets"),
+    Feature("name", "text", doc="the job's name: recurring jobs lean on their own past"),
+)
+"""Columns beside the 22 that the site adaptation reads where they are there."""
+
+# L of published decoder models by parameters (GPT-3 paper table 2.1; Llama 2 and 3 model cards)
+_SIZES_B = np.log([0.125, 0.35, 0.76, 1.3, 2.7, 6.7, 13.0, 30.0, 66.0, 175.0, 540.0])
+_LAYERS = np.log([12.0, 24.0, 24.0, 24.0, 32.0, 32.0, 40.0, 48.0, 80.0, 96.0, 118.0])
+_OPTIMIZER_BYTES = {"adamw8bit": 2.0, "adam8bit": 2.0, "sgd": 4.0, "adafactor": 4.0, "muon": 4.0, "lion": 4.0}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A parallel layout read from text; 0 is "not said"."""
+
+    tp: int = 0
+    pp: int = 0
+    cp: int = 0
+    ep: int = 0
+    vp: int = 0
+    zero: int = -1
+    offload: bool = False
+
+
+@lru_cache(maxsize=4096)
+def layout(text: str) -> Layout:
+    """Read a sharding text: ``TP2 DP2 PP2``, ``zero3_offload``, ``FSDP``, ``ddp``; unknown words say nothing."""
+    lowered = text.lower()
+    found = dict(re.findall(r"(?<![a-z])(tp|pp|cp|ep|vp|vpp|fsdp|dp|zero)[-_= ]?(\d+)", lowered))
+    size = {key: int(value) for key, value in found.items() if 0 < int(value) < 100_000}
+    zero = -1
+    if "shard_grad" in lowered:
+        zero = 2
+    elif size.get("zero", 0) in (1, 2, 3):
+        zero = size["zero"]
+    elif size.get("fsdp", 0) > 1 or ("full_shard" in lowered) or re.search(r"(fsdp|hsdp)(?!\d)", lowered):
+        zero = 3
+    elif any(key in size for key in ("tp", "pp", "dp")):
+        zero = 1
+    elif re.search(r"\bddp\b", lowered):
+        zero = 0
+    return Layout(
+        size.get("tp", 0), size.get("pp", 0), size.get("cp", 0), size.get("ep", 0),
+        size.get("vp", size.get("vpp", 0)), zero, "offload" in lowered,
+    )  # fmt: skip
+
+
+@dataclass
+class Runs:
+    """Training runs as arrays: everything that the physics and the memory model read; shape (rows,) each.
+
+    Parameters in units (not billions), tokens in units, bandwidths in bytes a second, peaks in FLOP a second.
+    ``known_gpu`` and ``assumed_layout`` say what was assumed rather than given.
+    """
+
+    variant: np.ndarray
+    lora: np.ndarray
+    rl: np.ndarray
+    dpo: np.ndarray
+    backward: np.ndarray
+    policy_forward: np.ndarray
+    aux_forward: np.ndarray
+    aux_trained: np.ndarray
+    params: np.ndarray
+    active: np.ndarray
+    trainable: np.ndarray
+    layers: np.ndarray
+    hidden: np.ndarray
+    seq: np.ndarray
+    mean_seq: np.ndarray
+    tokens: np.ndarray
+    batch: np.ndarray
+    micro: np.ndarray
+    gpus: np.ndarray
+    node: np.ndarray
+    checkpointing: np.ndarray
+    packing: np.ndarray
+    generated: np.ndarray
+    aux: np.ndarray
+    weight_bits: np.ndarray
+    narrow: np.ndarray
+    optimizer_bytes: np.ndarray
+    tp: np.ndarray
+    pp: np.ndarray
+    cp: np.ndarray
+    ep: np.ndarray
+    vp: np.ndarray
+    dp: np.ndarray
+    zero: np.ndarray
+    offload: np.ndarray
+    arch: np.ndarray
+    peak: np.ndarray
+    reach: np.ndarray
+    memory: np.ndarray
+    hbm: np.ndarray
+    link: np.ndarray
+    net: np.ndarray
+    known_gpu: np.ndarray
+    assumed_layout: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def moe(self) -> np.ndarray:
+        """Whether the model is a mixture of experts: a token passes through less than 90 % of it."""
+        return np.asarray(self.active < 0.9 * self.params)
+
+    @property
+    def cpt(self) -> np.ndarray:
+        """Whether it is (continued) pretraining: whole documents fill the sequences."""
+        return np.isin(self.variant, [i for i, name in enumerate(variants.NAMES) if name.endswith("_cpt")])
+
+    @property
+    def qlora(self) -> np.ndarray:
+        """Whether frozen weights are kept in 8 bits or fewer."""
+        return np.asarray(self.lora & (self.weight_bits <= 8))
+
+
+def checked(X: pd.DataFrame) -> pd.DataFrame:
+    """Return the 22 features and the site columns of ``X``, checked and with defaults.
+
+    Raises
+    ------
+    InputError
+        A required column or cell is missing, or a value is out of range; column and row are named.
+    """
+    return checked_features(X, FEATURES + SITE)
+
+
+def shape_of(params: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return layers and width from parameters, for models that do not say.
+
+    Dense decoders follow N = 12·L·h² (Kaplan et al. 2020) with L from published models of that size; a mixture of
+    experts has the depth between those of its active and its whole size, and the width of its active part.
+    """
+    whole = np.exp(np.interp(np.log(params / 1e9), _SIZES_B, _LAYERS))
+    part = np.exp(np.interp(np.log(active / 1e9), _SIZES_B, _LAYERS))
+    depth = np.round(np.sqrt(whole * part))
+    return depth, np.sqrt(active / (12.0 * depth))
+
+
+def _texts(column: pd.Series) -> tuple[np.ndarray, list[str]]:
+    codes, uniques = pd.factorize(column.to_numpy(dtype=object))
+    return codes, [str(u) for u in uniques]
+
+
+def _low_bits(text: str) -> float:
+    lowered = text.lower()
+    if re.search(r"int4|nf4|fp4-dq|4-?bit|awq|gptq(?!.*8)", lowered) and "nvfp4" not in lowered:
+        return 4.0
+    return 8.0 if re.search(r"int8|8-?bit", lowered) else 16.0
+
+
+def _narrow(text: str) -> float:
+    """Return 2 (4-bit), 1 (fp8), 0 (16-bit), -1 (32-bit) or NaN (not said)."""
+    lowered = text.lower()
+    if not lowered:
+        return float("nan")
+    if re.search(r"nvfp4|mxfp4|fp4", lowered):
+        return 2.0
+    if "fp8" in lowered:
+        return 1.0
+    return -1.0 if re.search(r"fp32|tf32|float32", lowered) else 0.0
+
+
+def derive(C: pd.DataFrame, gpu_count: np.ndarray | None = None) -> Runs:
+    """Turn checked features into the arrays of the physics, deriving what is absent.
+
+    Parameters
+    ----------
+    C
+        Output of :func:`checked`.
+    gpu_count
+        GPUs to evaluate instead of the column ``gpus``, shape (rows,).
+    """
+    number = {
+        f.name: C[f.name].to_numpy(dtype=float) for f in FEATURES if f.dtype not in ("category", "text")
+    }
+    codes, names = _texts(C["variant"])
+    spec = [variants.BY_NAME[name] for name in names]
+
+    def of_variant(get: str) -> np.ndarray:
+        return np.array([float(getattr(v, get)) for v in spec] or [0.0])[codes]
+
+    lora, rl = of_variant("lora") > 0, of_variant("generates") > 0
+    dpo = np.array([v.technique == "dpo" for v in spec] or [False])[codes]
+    gpu_codes, gpu_names = _texts(C["gpu_type"])
+    found = [sheets.find(name) for name in gpu_names] or [(sheets.UNKNOWN, False)]
+    known_gpu = np.array([ok for _, ok in found])[gpu_codes]
+
+    def of_gpu(get: str) -> np.ndarray:
+        return np.array([float(getattr(g, get)) for g, _ in found])[gpu_codes]
+
+    peak, hbm = of_gpu("tflops"), of_gpu("bandwidth_gb_s")
+    reach = np.array([g.reach or sheets.estimated_reach(g.tflops, g.bandwidth_gb_s) for g, _ in found])[
+        gpu_codes
+    ]
+    precision_codes, precisions = _texts(C["precision"])
+    bits = np.array([_low_bits(p) for p in precisions] or [16.0])[precision_codes]
+    narrow = np.array([_narrow(p) for p in precisions] or [0.0])[precision_codes]
+    # a format that the GPU has no units for runs at the speed of bf16
+    narrow = np.where((narrow == 2) & (of_gpu("fp4") == 0), 1.0, narrow)
+    narrow = np.where((np.isnan(narrow) | (narrow == 1)) & (of_gpu("fp8") == 0), 0.0, narrow)
+
+    params = number["model_params_b"] * 1e9
+    active = np.minimum(
+        np.where(np.isnan(number["active_params_b"]), params, number["active_params_b"] * 1e9), params
+    )
+    layers, hidden = shape_of(params, active)
+    layers = np.where(np.isnan(number["num_layers"]), layers, number["num_layers"])
+    hidden = np.where(
+        np.isnan(number["hidden_size"]), np.sqrt(active / (12.0 * layers)), number["hidden_size"]
+    )
+    rank = np.where(np.isnan(number["lora_rank"]) | (number["lora_rank"] == 0), 16.0, number["lora_rank"])
+    adapters = np.minimum(16.0 * layers * hidden * rank, params)
+    trainable = np.where(np.isnan(number["trainable_params_b"]), np.where(lora, adapters, params),
+                         np.minimum(number["trainable_params_b"] * 1e9, params))  # fmt: skip
+
+    gpus = number["gpus"] if gpu_count is None else np.asarray(gpu_count, dtype=float)
+    node = np.where(np.isnan(number["gpus_per_node"]), of_gpu("node"), number["gpus_per_node"])
+    # a rack-scale system's link reaches beyond its trays
+    node = np.where(of_gpu("node") > 8, np.maximum(node, of_gpu("node")), node)
+    seq = number["seq_len"]
+    packing = number["packing"]
+    generated, mean_seq = _lengths(seq, packing, rl, number["rollout_tokens"], of_variant("fill"),
+                                   of_variant("generated_share"))  # fmt: skip
+    batch = np.where(np.isnan(number["global_batch"]), np.where(rl, 1024.0, np.maximum(64.0, gpus)),
+                     number["global_batch"])  # fmt: skip
+    aux = np.where(
+        np.isnan(number["aux_params_b"]), of_variant("aux_default") * params, number["aux_params_b"] * 1e9
+    )
+    # adapters switched off are the reference model: its passes cost the same, its weights nothing (see memory.py)
+    aux = np.where(lora & (dpo | rl), np.maximum(aux, params), aux)
+    optimizer_codes, optimizers = _texts(C["optimizer"])
+    state = np.array(
+        [_OPTIMIZER_BYTES.get(re.sub(r"[^a-z0-9]", "", o.lower()), 8.0) for o in optimizers] or [8.0]
+    )
+
+    text_codes, texts = _texts(C["sharding"])
+    said = [layout(text) for text in texts] or [Layout()]
+
+    def of_layout(get: str) -> np.ndarray:
+        return np.array([float(getattr(item, get)) for item in said])[text_codes]
+
+    given = {key: of_layout(key) for key in ("tp", "pp", "cp", "ep", "vp", "zero")}
+    memory = of_gpu("memory_gib") * 2.0**30
+    held = np.where(lora, params * np.minimum(bits, np.where(narrow >= 1, 8.0, 16.0)) / 8.0, 6.0 * params)
+    whole = np.where(lora, held, 16.0 * params)
+    plan = _planned(given, gpus, node, batch, memory, held, whole, params, rl)
+    dp = np.maximum(1.0, np.floor(gpus / (plan["tp"] * plan["pp"] * plan["cp"])))
+    room = np.maximum(1.0, batch / dp)
+    micro_default = np.clip(np.round(4096.0 / np.maximum(mean_seq, 1.0)), 1.0, 16.0)
+    micro = np.minimum(np.where(np.isnan(number["micro_batch"]), micro_default, number["micro_batch"]), room)
+    return Runs(
+        variant=codes_to_variants(codes, names), lora=lora, rl=rl, dpo=dpo, backward=of_variant("backward"),
+        policy_forward=of_variant("policy_forward"), aux_forward=of_variant("aux_forward"),
+        aux_trained=of_variant("aux_trained"), params=params, active=active, trainable=trainable, layers=layers,
+        hidden=hidden, seq=seq, mean_seq=mean_seq, tokens=number["tokens_per_epoch_m"] * 1e6 * number["epochs"],
+        batch=batch, micro=micro, gpus=gpus, node=node, checkpointing=number["grad_checkpointing"], packing=packing,
+        generated=generated, aux=aux, weight_bits=bits, narrow=narrow, optimizer_bytes=state[optimizer_codes],
+        tp=plan["tp"], pp=plan["pp"], cp=plan["cp"], ep=np.maximum(plan["ep"], 1.0), vp=plan["vp"], dp=dp,
+        zero=plan["zero"], offload=of_layout("offload") > 0,
+        arch=np.array([sheets.ARCHS.index(g.arch) for g, _ in found])[gpu_codes], peak=peak * 1e12, reach=reach,
+        memory=memory, hbm=hbm * 1e9, link=of_gpu("link_gb_s") * 1e9, net=of_gpu("net_gb_s") * 1e9,
+        known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
+    )  # fmt: skip
+
+
+def codes_to_variants(codes: np.ndarray, names: list[str]) -> np.ndarray:
+    """Return each row's index into ``variants.NAMES``."""
+    return np.array([variants.NAMES.index(name) for name in names] or [0])[codes]
+
+
+def _lengths(
+    seq: np.ndarray,
+    packing: np.ndarray,
+    rl: np.ndarray,
+    rollout: np.ndarray,
+    fill: np.ndarray,
+    share: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the generated tokens of a mean sequence and the mean tokens of a sequence."""
+    mean = np.where(rl, seq * fill, np.where(packing > 0.5, seq, seq * fill))
+    samples = np.maximum(1.0, np.ceil(rollout / np.maximum(seq, 1.0)))
+    said = np.minimum(rollout / samples, seq)
+    mean = np.where(
+        rl & np.isfinite(said) & (said > 0), np.minimum(seq, said / np.maximum(share, 0.05)), mean
+    )
+    generated = np.where(
+        rl, np.where(np.isfinite(said) & (said > 0), np.minimum(said, mean), mean * share), 0.0
+    )
+    return generated, np.maximum(mean, 1.0)
+
+
+def _planned(
+    given: dict[str, np.ndarray], gpus: np.ndarray, node: np.ndarray, batch: np.ndarray, memory: np.ndarray,
+    held: np.ndarray, whole: np.ndarray, params: np.ndarray, rl: np.ndarray,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Return the layout, chosen as an engineer would where it is not said.
+
+    One copy a GPU where a whole copy fits; else ZeRO-3 up to 34 billion parameters; above, or where there are more
+    GPUs than sequences in a batch, tensor parallel inside the node until weights and gradients fit half the memory,
+    then pipeline stages, then context parallel for GPUs that would have no sequence.
+    """
+    silent = (given["zero"] < 0) & (given["tp"] == 0) & (given["pp"] == 0)
+    fits = whole < 0.7 * memory
+    split = silent & (((params > 34e9) & (whole > 0.7 * memory)) | (gpus > batch)) & ~rl
+    tp = np.maximum(given["tp"], 1.0)
+    pp, cp = np.maximum(given["pp"], 1.0), np.maximum(given["cp"], 1.0)
+    for _ in range(3):
+        wanting = (
+            split & ((held / tp > 0.5 * memory) | (gpus / tp > batch)) & (tp * 2 <= np.minimum(node, 8.0))
+        )
+        tp = np.where(wanting & (tp * 2 <= gpus), tp * 2, tp)
+    for _ in range(4):
+        wanting = split & (held / (tp * pp) > 0.5 * memory) & (tp * pp * 2 <= gpus)
+        pp = np.where(wanting, pp * 2, pp)
+    for _ in range(6):
+        wanting = split & (gpus / (tp * pp * cp) > batch) & (tp * pp * cp * 2 <= gpus)
+        cp = np.where(wanting, cp * 2, cp)
+    zero = np.where(given["zero"] >= 0, given["zero"], np.where(split, 1.0, np.where(fits, 0.0, 3.0)))
+    vp = np.where(given["vp"] > 0, given["vp"], np.where(split & (pp > 1), 4.0, 1.0))
+    # a block smaller than the layout asks for runs with as much of it as fits
+    tp = np.minimum(tp, gpus)
+    pp = np.minimum(pp, np.maximum(1.0, np.floor(gpus / tp)))
+    cp = np.minimum(cp, np.maximum(1.0, np.floor(gpus / (tp * pp))))
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": given["ep"],
+        "vp": vp,
+        "zero": zero,
+        "assumed": silent.astype(float),
+    }

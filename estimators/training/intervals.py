@@ -1,0 +1,175 @@
+"""Bands: conformal in log space, asymmetric, scaled by what is not known of a run.
+
+A row's band is its scale times quantiles of scaled residuals. The prior's scale grows with what a request leaves unsaid
+and with what the physics knows least (mixtures of experts, adapters, generation, many nodes); its quantiles come from
+sources that calibration had left out. History replaces both, in the measure in which it has seen rows like this one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tidegrid.estimators.conformal import ConformalQuantiles
+from tidegrid.estimators.training import variants
+from tidegrid.estimators.training.features import Runs
+
+GRID = np.concatenate([[0.001, 0.005, 0.01, 0.025], np.linspace(0.05, 0.95, 19), [0.975, 0.99, 0.995, 0.999]])
+"""Levels at which quantile functions are kept."""
+
+BASE_SCALE = 0.22
+"""Scale of the prior's log residual for a run that says everything about itself."""
+
+SCALE_TERMS: Mapping[str, float] = {
+    "unsaid": 0.15, "experts": 0.3, "adapters": 0.2, "generation": 0.3, "nodes": 0.15, "narrow": 0.1, "unpacked": 0.4,
+    "unknown_gpu": 0.7, "long": 0.2,
+}  # fmt: skip
+"""What widens the prior's band, as starting coefficients of the log scale."""
+
+ENOUGH_ROWS, ENOUGH_SOURCES = 60, 4
+"""What a variant needs for a band of its own; below, it shares its family's."""
+
+
+def scale_inputs(r: Runs) -> np.ndarray:
+    """Return the inputs of the scale model, shape (rows, len(SCALE_TERMS))."""
+    unsaid = np.isnan(r.checkpointing).astype(float) + r.assumed_layout + np.isnan(r.narrow)
+    return np.column_stack([
+        unsaid, r.moe, r.lora, r.rl, r.gpus > r.node, np.nan_to_num(r.narrow, nan=0.0) > 0, r.packing < 0.5,
+        ~r.known_gpu, r.seq > 16384,
+    ]).astype(float)  # fmt: skip
+
+
+def prior_scale(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
+    """Return the prior's scale for each row, in log hours."""
+    coefficient = np.array([scale.get(name, start) for name, start in SCALE_TERMS.items()])
+    return np.asarray(scale.get("base", BASE_SCALE) * np.exp(scale_inputs(r) @ coefficient))
+
+
+def weighted_quantiles(values: np.ndarray, weight: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return weighted quantiles, interpolated between the mid-points of the weights; shape (levels,)."""
+    order = np.argsort(values, kind="stable")
+    v, w = values[order], weight[order]
+    at = (np.cumsum(w) - 0.5 * w) / w.sum()
+    return np.interp(np.asarray(levels, dtype=float), at, v)
+
+
+def fit_prior_bands(
+    r: Runs, residual: np.ndarray, weight: np.ndarray, group: np.ndarray
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Fit the scale model and the quantiles of scaled residuals on left-out sources.
+
+    Parameters
+    ----------
+    r
+        The runs.
+    residual
+        Log actual over predicted, each row from constants that never saw its source.
+    weight, group
+        Weight and source of each row.
+
+    Returns
+    -------
+    tuple of (dict, dict)
+        Coefficients of the log scale (with ``base``), and quantiles at :data:`GRID` by family.
+    """
+    from scipy.optimize import minimize
+
+    inputs = scale_inputs(r)
+    start = np.array(list(SCALE_TERMS.values()))
+    w = weight / weight.sum() * len(np.unique(group)) * 6.0
+
+    def loss(x: np.ndarray) -> float:
+        s = np.exp(x[0] + inputs @ x[1:])
+        # Laplace likelihood: the scale is a mean absolute residual, robust against wild rows
+        fit = np.sum(w * (np.abs(residual) / s + np.log(s)))
+        return float(fit + np.sum((x[1:] - start) ** 2) / (2 * 0.25**2))
+
+    x = minimize(loss, np.concatenate([[np.log(BASE_SCALE)], start]), method="L-BFGS-B").x
+    scale = {"base": float(np.exp(x[0])), **dict(zip(SCALE_TERMS, (float(v) for v in x[1:]), strict=True))}
+    scaled = residual / prior_scale(r, scale)
+    bands: dict[str, list[float]] = {}
+    for family, rows in _families(r, group).items():
+        q = _with_tails(scaled[rows], weight[rows])
+        bands[family] = [float(v) for v in q]
+    return scale, bands
+
+
+def _families(r: Runs, group: np.ndarray) -> dict[str, np.ndarray]:
+    out = {"all": np.ones(len(group), dtype=bool)}
+    if r.rl.any():
+        out["rl"] = r.rl
+    if (~r.rl).any():
+        out["supervised"] = ~r.rl
+    for index, name in enumerate(variants.NAMES):
+        rows = r.variant == index
+        if rows.sum() >= ENOUGH_ROWS and len(np.unique(group[rows])) >= ENOUGH_SOURCES:
+            out[name] = rows
+    return out
+
+
+def _with_tails(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return quantiles at GRID whose outermost parts follow Laplace tails rather than the extreme residual."""
+    q = weighted_quantiles(values, weight, GRID)
+    low, high = np.interp([0.1, 0.9], GRID, q)
+    middle = float(np.interp(0.5, GRID, q))
+    rate_low, rate_high = (middle - low) / np.log(5.0), (high - middle) / np.log(5.0)
+    with np.errstate(divide="ignore"):
+        tail_low = middle + rate_low * np.log(2.0 * np.minimum(GRID, 0.5))
+        tail_high = middle - rate_high * np.log(2.0 * np.minimum(1.0 - GRID, 0.5))
+    q = np.where(GRID < 0.05, np.minimum(q, tail_low), np.where(GRID > 0.95, np.maximum(q, tail_high), q))
+    return np.maximum.accumulate(q)
+
+
+def family_of(r: Runs, bands: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return for each row whose quantiles it uses: its variant's, else its family's, else all rows'."""
+    names = [
+        name if name in bands else ("rl" if variants.BY_NAME[name].rl else "supervised")
+        for name in variants.NAMES
+    ]
+    names = [name if name in bands else "all" for name in names]
+    return [names[i] for i in r.variant]
+
+
+def prior_quantiles(r: Runs, bands: Mapping[str, Sequence[float]], levels: Sequence[float]) -> np.ndarray:
+    """Return the scaled quantiles of each row's family, shape (rows, levels)."""
+    from scipy.stats import laplace
+
+    table: dict[str, np.ndarray] = {}
+    for family in set(family_of(r, bands)):
+        q = bands.get(family)
+        values = np.asarray(q, dtype=float) if q is not None else laplace.ppf(GRID)
+        table[family] = np.interp(np.asarray(levels, dtype=float), GRID, values)
+    rows = family_of(r, bands)
+    return np.array([table[name] for name in rows]).reshape(len(rows), len(levels))
+
+
+class Pool:
+    """Scaled residuals of predictions that had not seen their outcome: the history's quantiles.
+
+    Parameters
+    ----------
+    residuals : ndarray of shape (n,)
+        Actual minus predicted log hours over the predicted scale.
+    """
+
+    def __init__(self, residuals: np.ndarray) -> None:
+        self.residuals = np.asarray(residuals, dtype=float)
+
+    def calibrated(self, levels: Sequence[float]) -> bool:
+        """Say whether there are residuals enough for every level."""
+        return ConformalQuantiles(self.residuals).calibrated(levels)
+
+    def quantiles(self, levels: Sequence[float]) -> np.ndarray:
+        """Return the conformal quantiles; those of a Laplace distribution join them while residuals are few.
+
+        A small pool alone says little about its tails: it weighs n / (n + 20) against the Laplace's quantiles, which
+        are wider than what the pool's scale would give.
+        """
+        from scipy.stats import laplace
+
+        prior = np.asarray(laplace.ppf(np.asarray(levels, dtype=float)))
+        n = len(self.residuals)
+        if n == 0:
+            return prior
+        own = ConformalQuantiles(self.residuals).offsets(levels)
+        weight = n / (n + 20.0)
+        return np.asarray(weight * own + (1.0 - weight) * prior)

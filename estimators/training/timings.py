@@ -1,0 +1,186 @@
+"""Reader of published timings: one measured run a row, as features and what was measured.
+
+The format is a CSV with the columns source, technique, strategy, model, params_b, seq_len, global_batch, micro_batch,
+gpus, gpu_type, nodes, precision, tokens_or_samples_total, tokens_per_s_per_gpu, mfu, duration_h, gpu_hours,
+peak_mem_gib, lora_rank, sharding, grad_ckpt, notes. Any of them but ``gpus`` may be missing or empty.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+
+COLUMNS = (
+    "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus", "gpu_type",
+    "nodes", "precision", "tokens_or_samples_total", "tokens_per_s_per_gpu", "mfu", "duration_h", "gpu_hours",
+    "peak_mem_gib", "lora_rank", "sharding", "grad_ckpt", "notes",
+)  # fmt: skip
+
+REFUSED = ("SUSPECT", "DEGENERATE", "LOWER BOUND", "OOM", "FAILED", "FEASIBILITY ONLY")
+"""Flags in ``notes`` of rows that are no usable measurement; LOWER BOUND rows are kept as censored."""
+
+TECHNIQUES: Mapping[str, str] = {
+    "pretrain": "cpt", "cpt": "cpt", "sft": "sft", "rm": "sft", "reward": "sft", "orpo": "dpo", "dpo": "dpo",
+    "kto": "dpo", "simpo": "dpo", "cpo": "dpo", "rlhf": "rlhf", "ppo": "rlhf", "rlvr": "rlvr", "grpo": "rlvr",
+    "dapo": "rlvr", "gkd": "rlvr",
+}  # fmt: skip
+"""Technique of a row to technique of a variant; the nearest compute model where there is none of its own."""
+
+
+def source_group(source: pd.Series) -> pd.Series:
+    """Return what counts as one source: the repository, with the trailing version of a series dropped.
+
+    ``owner/repo@commit path…`` gives ``owner/repo``; ``mlcommons/training_results_v4.1`` and ``…_v4.0`` are one
+    source, since later rounds repeat systems of earlier ones.
+    """
+    text = source.astype(object).where(source.notna(), "unknown").astype(str)
+    return (
+        text.str.extract(r"^\s*([^@\s]+)")[0]
+        .fillna("unknown")
+        .str.replace(r"[_-]v?\d+(\.\d+)*$", "", regex=True)
+    )
+
+
+def _number(text: pd.Series, pattern: str) -> pd.Series:
+    return pd.to_numeric(text.str.extract(pattern)[0], errors="coerce")
+
+
+def read(path: str | Path) -> pd.DataFrame:
+    """Read a file of published timings.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row for each row of the file, on a RangeIndex: the estimator's features; ``group`` (the source, see
+        :func:`source_group`); ``tokens`` (of the run); ``actual`` with ``unit`` (``"s"``: seconds of the run,
+        ``"tokens/s/GPU"``; NaN and empty where the row measures neither); ``hours`` (what ``actual`` says as hours of
+        the run); ``weight`` (1, less for rows that are extrapolated or stand for one study's many); ``flag`` (why a
+        row is not used, empty where it is); ``memory_gib`` (peak memory a GPU, where measured); ``observed`` (False
+        for a lower bound).
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is empty, or has no column that says what was measured.
+    """
+    try:
+        raw = pd.read_csv(path, dtype=object, keep_default_na=True)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"cannot be read ({reason})", file=path, fix="name a CSV of published timings"
+        ) from None
+    if not {"tokens_per_s_per_gpu", "duration_h", "gpu_hours"} & set(raw.columns):
+        raise InputError(
+            "has no column that says what was measured", file=path, field="tokens_per_s_per_gpu",
+            fix="add tokens_per_s_per_gpu or duration_h",
+        )  # fmt: skip
+    return frame(raw.reset_index(drop=True))
+
+
+def frame(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return features and measurements of a table in the format of :data:`COLUMNS`; see :func:`read`."""
+    d = pd.DataFrame({c: raw[c] if c in raw.columns else pd.Series(np.nan, raw.index) for c in COLUMNS})
+    text = {c: d[c].astype(object).where(d[c].notna(), "").astype(str) for c in
+            ("source", "technique", "strategy", "model", "gpu_type", "precision", "sharding", "grad_ckpt", "notes")}  # fmt: skip
+    notes = text["notes"]
+
+    def number(column: str) -> pd.Series:
+        values = pd.to_numeric(d[column], errors="coerce").astype(float)
+        return values.where(np.isfinite(values) & (values > 0))
+
+    out = pd.DataFrame(index=d.index)
+    strategy = text["strategy"].str.lower()
+    lora = strategy.str.contains("lora|peft|adapter")
+    technique = text["technique"].str.lower().str.strip().map(TECHNIQUES).fillna("sft")
+    out["variant"] = np.where(lora, "lora_", "full_") + technique
+    out["gpu_type"] = text["gpu_type"]
+    out["precision"] = _precision(text["precision"], strategy, text["model"])
+    out["sharding"] = text["sharding"].where(
+        ~text["sharding"].str.contains(r"gen \[|without", regex=True), ""
+    )
+    out["optimizer"] = "adamw"
+    whole, active = _sizes(number("params_b"), text["model"], notes)
+    out["model_params_b"], out["active_params_b"] = whole, active
+    out["trainable_params_b"] = _number(notes.str.replace(",", ""), r"trainable (\d{3,})") / 1e9
+    out["num_layers"] = _number(text["model"], r"\(L(\d+)").fillna(_number(notes, r"N?LAYERS?=(\d+)"))
+    out["hidden_size"] = _number(text["model"], r" h(\d+)\)").fillna(_number(notes, r"NHIDDEN=(\d+)"))
+    stated = _number(notes, r"; ([\d.]+) tokens per sample")
+    packing = notes.str.extract(r"packing=(True|False)")[0].map({"True": 1.0, "False": 0.0})
+    packing = packing.where(~notes.str.contains("padding-free|multipack|padding_free=True", regex=True), 1.0)
+    length = number("seq_len")
+    # a stated mean length of unpacked samples: the longest is about twice as long
+    short = stated.notna() & length.isna()
+    packing = packing.where(~short | (packing == 1.0), 0.0).fillna(1.0)
+    length = length.fillna(stated * np.where(packing > 0.5, 1.0, 2.0))
+    gpus = number("gpus").fillna(number("gpu_hours") / number("duration_h")).round().clip(lower=1).fillna(1.0)
+    nodes = number("nodes")
+    batch, rl = number("global_batch"), technique.isin(["rlhf", "rlvr"])
+    total = number("tokens_or_samples_total")
+    mean = _number(notes, r"avg seq ([\d.]+)")
+    out["seq_len"] = length
+    out["epochs"] = 1.0
+    out["global_batch"], out["micro_batch"] = batch, number("micro_batch")
+    out["gpus"] = gpus
+    in_node = (gpus / nodes).where((nodes > 0) & (nodes < gpus)).round().clip(lower=1)
+    out["gpus_per_node"] = in_node
+    out["lora_rank"] = number("lora_rank")
+    ckpt = text["grad_ckpt"].str.lower()
+    out["grad_checkpointing"] = ckpt.map(
+        {"true": 1.0, "full": 1.0, "✔": 1.0, "false": 0.0, "✘": 0.0, "selective": 0.1}
+    )
+    out["packing"] = packing
+    # prompts of these runs are short: most of a sequence is generated
+    generated = _number(notes, r"\+ ([\d.]+) generated\)").fillna(0.85 * mean)
+    out["rollout_tokens"] = generated.where(rl)
+    small = _number(notes, r"OPT-(\d+)M") / 1e3
+    out["aux_params_b"] = (whole + 2 * small).where(rl & small.notna())
+    out["group"] = source_group(text["source"])
+
+    speed, hours = number("tokens_per_s_per_gpu"), number("duration_h").fillna(number("gpu_hours") / gpus)
+    timed = hours.notna() & total.notna()
+    # where a row has no total, its throughput is told on a hundred steps
+    nominal = batch.fillna(64.0) * length.fillna(2048.0) * np.where(packing > 0.5, 1.0, 0.5) * 100.0
+    out["tokens"] = total.where(timed, nominal)
+    out["tokens_per_epoch_m"] = out["tokens"] / 1e6
+    out["unit"] = np.where(timed, "s", np.where(speed.notna(), "tokens/s/GPU", ""))
+    out["actual"] = np.where(timed, hours * 3600.0, speed)
+    out["hours"] = np.where(timed, hours, out["tokens"] / (speed * gpus) / 3600.0)
+    out["memory_gib"] = number("peak_mem_gib")
+    flag = pd.Series("", index=d.index)
+    for word in REFUSED:
+        flag = flag.where(~(notes.str.contains(rf"\b{word}\b") & (flag == "")), word)
+    flag = flag.where(~((flag == "") & (out["unit"] == "")), "no duration or throughput with its tokens")
+    flag = flag.where(~((flag == "") & whole.isna()), "no model size")
+    out["observed"] = flag != "LOWER BOUND"
+    out["flag"] = flag
+    rows = out["group"].map(out.loc[flag == "", "group"].value_counts()).fillna(1.0)
+    guessed = notes.str.contains(r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b", regex=True)
+    # a study of a thousand rows counts as about a hundred: rows of one source are not independent
+    out["weight"] = np.where(guessed, 0.5, 1.0) / np.sqrt(np.maximum(rows, 1.0))
+    return out
+
+
+def _sizes(params: pd.Series, model: pd.Series, notes: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Return whole and active parameters (billions), from the columns or else from the model's name."""
+    experts = model.str.extract(r"(?i)(?<![a-z0-9])(\d+)x([\d.]+)b(?![a-z])")
+    count, each = pd.to_numeric(experts[0]), pd.to_numeric(experts[1], errors="coerce")
+    named = _number(model, r"(?i)(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])")
+    whole = params.fillna(count * each * 0.83).fillna(named)
+    # "A3B", "a800m", "moe-7b-1b-active"; two experts of an 8x7B model share their attention
+    active = _number(notes, r"active_params_b=([\d.]+)")
+    active = active.fillna(_number(model, r"(?i)[-_]a(\d+(?:\.\d+)?)b(?![a-z])"))
+    active = active.fillna(_number(model, r"(?i)[-_]a(\d+(?:\.\d+)?)m(?![a-z])") / 1e3)
+    active = active.fillna(_number(model, r"(?i)-(\d+(?:\.\d+)?)b-active"))
+    active = active.fillna(each * 1.85)
+    whole = whole.fillna(active * 5.0)
+    return whole, active.where(active < whole)
+
+
+def _precision(precision: pd.Series, strategy: pd.Series, model: pd.Series) -> pd.Series:
+    low = strategy.str.contains("qlora") & ~precision.str.contains(r"int\d|nf4|\dbit", regex=True)
+    gptq = model.str.contains(r"(?i)gptq|awq|int4")
+    return precision.where(~low, np.where(gptq, "int4 gptq", "nf4"))
