@@ -308,6 +308,8 @@ def _as_input_error(error: ValidationError, value: dict[str, Any]) -> InputError
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     if first["type"] == "missing":
         return InputError("is missing" + also, field=path, fix="add it")
+    if first["type"] == "too_short":
+        return InputError("is empty" + also, field=path, fix="give at least one")
     if first["type"] == "extra_forbidden":
         return InputError("is unknown" + also, field=path, fix="remove it, or check its spelling")
     if (

@@ -242,7 +242,7 @@ def _with_durations(frame: pd.DataFrame, source: Source, timezone: str | None) -
     running = column["status"] == "running"
     duration = column["duration_s"].mask(running)
     elapsed = (end - start).dt.total_seconds()
-    duration = duration.where(duration.notna(), elapsed)
+    duration = duration.where(duration.notna(), elapsed.where(elapsed >= 0))
     length = pd.to_timedelta(duration.clip(upper=1e11), unit="s").astype("timedelta64[us]")
     end = end.where(end.notna() | running, start + length)
     guess = submit + length

@@ -37,7 +37,7 @@ def hour_of_week(
         There is no such zone, or the instants carry none.
     """
     local = local_times(instants, timezone)
-    return (local.dayofweek * 24 + local.hour).to_numpy(dtype="int64")
+    return (local.day_of_week * 24 + local.hour).to_numpy(dtype="int64")
 
 
 def hour_of_day(instants: pd.DatetimeIndex | pd.Series | Sequence[pd.Timestamp], timezone: str) -> np.ndarray:

@@ -44,7 +44,7 @@ def profile(app: str, hours: pd.DatetimeIndex, timezone: str) -> np.ndarray:
         away = np.minimum(np.abs(clock - at), 24.0 - np.abs(clock - at))
         shape = np.maximum(shape, height * np.exp(-0.5 * (away / width) ** 2))
     shape = rhythm.night + (1.0 - rhythm.night) * shape
-    day = local.dayofweek.to_numpy()
+    day = local.day_of_week.to_numpy()
     free = holiday_dates(int(local.year.min()), int(local.year.max()))
     dates = pd.Series(local.date).map(str)
     return (

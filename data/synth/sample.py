@@ -280,17 +280,18 @@ def _queue(
     largest: int,
     gpus: int,
 ) -> list[Draft]:
-    """Fill the queue up with a busy morning's submissions, about a quarter more than a day of the GPUs can do."""
+    """Fill the queue up with a busy morning's submissions, well more than a day of the GPUs can do."""
     work = np.array([_gpu_hours(recipe) for recipe in book])
-    wanted = 1.25 * 24.0 * gpus / max(size, 1)
+    wanted = 1.8 * 24.0 * gpus / max(size, 1)
     low, high = -2.0, 3.0
     for _ in range(40):
         lean = (low + high) / 2
         weight = np.array([recipe.weight for recipe in book]) ** 0.5 * work**lean
         low, high = (lean, high) if np.average(work, weights=weight) < wanted else (low, lean)
-    out = waiting[:size]
+    # most of the queue is new this morning; of what still waits the oldest stay
+    out = waiting[: size * 2 // 5]
     times = np.sort(until - rng.integers(60, 4 * 3600, size=max(0, size - len(out))))
-    goal = 1.25 * 24.0 * gpus - sum(_gpu_hours(job.recipe) for job in out)
+    goal = 1.8 * 24.0 * gpus - sum(_gpu_hours(job.recipe) for job in out)
     # of some draws the one nearest to the goal, so that the queue contends for the GPUs whatever the seed
     draws = [rng.choice(len(book), size=len(times), p=weight / weight.sum()) for _ in range(40)]
     chosen = min(draws, key=lambda picks: abs(float(work[picks].sum()) - goal))

@@ -54,7 +54,7 @@ def submissions(
 ) -> list[Draft]:
     """Return the submissions of all hours, in order: nightly jobs at their hour, the rest by day and weekday."""
     local = local_times(hours, timezone)
-    clock, day = local.hour.to_numpy(), local.dayofweek.to_numpy()
+    clock, day = local.hour.to_numpy(), local.day_of_week.to_numpy()
     free = (
         pd.Series(local.date)
         .map(str)
