@@ -124,7 +124,7 @@ def _solve_counts(
         if progress is not None:
             progress(f"counts {value / terms.scale:.2f}, bound {bound / terms.scale:.2f}")
 
-    answer = run(model.cp, budget, budget.left(), tell=tell)
+    answer = run(model.cp, budget, budget.left(), tell=tell, slack=terms.rounding)
     if answer.bound is None:
         return None
     return padded(terms, answer.bound / terms.scale), answer.optimal

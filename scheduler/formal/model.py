@@ -282,6 +282,13 @@ class IdentityModel(CountModel):
         app = self.problem.apps[a]
         return app.swap_cap is not None and app.swap_cap < self.problem.pool_by_id[app.pool].gpus
 
+    def fewest_swaps(self) -> None:
+        """Change the objective: fewest GPUs that enter (hence leave), then fewest that are held."""
+        enter, held = list(self._enter.values()), list(self.n.values())
+        weight = 1 + sum(self.problem.pool_by_id[self.problem.apps[a].pool].gpus for a, _ in self.n)
+        self.cp.clear_objective()
+        self.cp.minimize(_dot(enter + held, [weight] * len(enter) + [1] * len(held)))
+
     def placements(self, value: Callable[[Var], int]) -> list[Placement]:
         """Blocks of the placed jobs in a solution, in the problem's order of jobs."""
         return [

@@ -84,6 +84,7 @@ def run(
     *,
     tell: Callable[[float, float], None] = lambda value, bound: None,
     target: float | None = None,
+    slack: float = 0.0,
     repair_hint: bool = False,
 ) -> Answer:
     """Solve a model within ``limit`` of the budget; Ctrl-C ends the run with the best so far.
@@ -94,6 +95,8 @@ def run(
         Called with value and bound at each better solution.
     target
         The run ends once a solution is worth at least this.
+    slack
+        The run ends as optimal once value and bound are this near.
     """
     limit = min(limit, budget.left())
     if limit <= 0.0:
@@ -104,6 +107,7 @@ def run(
     solver.parameters.linearization_level = 2
     solver.parameters.catch_sigint_signal = False
     solver.parameters.repair_hint = repair_hint
+    solver.parameters.absolute_gap_limit = slack
     if budget.deterministic is not None:
         solver.parameters.max_deterministic_time = limit
         solver.parameters.interleave_search = budget.workers > 1

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from tidegrid.scheduler.problem import Job, Pool, Problem
 
-#: Σ|coefficient| after scaling: small enough for 64-bit sums, large enough that rounding is below 1e-6.
-SCALED_TOTAL = 1e9
+#: Σ|coefficient| after scaling, where no power of two makes the coefficients whole: each is then rounded up
+#: by less than one, a share of 1e-8 of the largest objective that there could be.
+SCALED_TOTAL = 1e8
 
 
 class Column(NamedTuple):
@@ -102,7 +103,11 @@ class Terms:
 
     @cached_property
     def scale(self) -> float:
-        """Factor from the objective's floats to integers: Σ|coefficient| becomes `SCALED_TOTAL`."""
+        """Factor from the objective's floats to integers.
+
+        Without decay a power of two can make every coefficient whole, and nothing is rounded; otherwise
+        Σ|coefficient| becomes `SCALED_TOTAL`.
+        """
         total = 0.0
         for job in self.problem.jobs:
             gpus = [job.running.gpus] if job.running else [shape.gpus for shape in job.shapes]
@@ -110,7 +115,23 @@ class Terms:
         for app in self.problem.apps:
             demand = sum(d * w for d, w in zip(app.demand, self.weight, strict=False))
             total += float(self.problem.shortfall_weight * app.priority) * demand
-        return SCALED_TOTAL / total if total > 0 else 1.0
+        if total <= 0.0:
+            return 1.0
+        if self.problem.decay == 1:
+            amounts = [float(job.priority) for job in self.problem.jobs]
+            amounts += [float(self.problem.shortfall_weight * app.priority) for app in self.problem.apps]
+            for exact in (1.0, 2.0, 4.0, 8.0, 16.0):
+                whole = all((amount * exact).is_integer() for amount in amounts)
+                if whole and total * exact <= SCALED_TOTAL:
+                    return exact
+        return SCALED_TOTAL / total
+
+    @cached_property
+    def rounding(self) -> int:
+        """Distance to the bound, in scaled units, at which rounding decides and a search may end."""
+        if self.problem.decay == 1 and self.scale in (1.0, 2.0, 4.0, 8.0, 16.0):
+            return 0
+        return min(1000, len(self.problem.jobs) + sum(sum(app.demand) for app in self.problem.apps))
 
     def scaled(self, coefficient: float) -> int:
         """Round a coefficient of the objective up, so that no plan is worth less in integers than in floats."""

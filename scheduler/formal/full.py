@@ -1,0 +1,314 @@
+"""Mode ``full``: start from the fast plan, count, name, repair; never return a worse plan than the fast one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidegrid.scheduler.checker import check
+from tidegrid.scheduler.formal.bound import MAX_COLUMNS, padded, relative_gap
+from tidegrid.scheduler.formal.changes import changes
+from tidegrid.scheduler.formal.lagrange import price_bound
+from tidegrid.scheduler.formal.model import CountModel, IdentityModel, Var, as_plan, cells_by_app, facts
+from tidegrid.scheduler.formal.run import Answer, Budget, run
+from tidegrid.scheduler.formal.terms import Column, Terms
+from tidegrid.scheduler.plan import Plan
+from tidegrid.scheduler.problem import Problem
+from tidegrid.scheduler.solve import solve
+
+#: Cells of named blocks up to which the whole model is built; beyond it neighbourhoods alone are.
+MAX_CELLS = 2_500_000
+DEFAULT_LIMIT = 10.0
+
+Chosen = dict[int, Column]
+Counts = dict[tuple[int, int], int]
+
+
+def plan(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    deterministic_time: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Plan:
+    """Plan a problem with the formal model, starting from the fast plan.
+
+    Parameters
+    ----------
+    problem
+        The input.
+    time_limit
+        Seconds; None for 10.
+    seed
+        Seed of the fast planner, of CP-SAT and of the neighbourhoods.
+    deterministic_time
+        Limit in CP-SAT's deterministic time instead of seconds: the same input and seed give the same bytes.
+    progress
+        Called with one line at each step forward.
+    options
+        Handed to the fast planner.
+
+    Returns
+    -------
+    Plan
+        Never worth less than the fast plan, and equal to it, flagged, where the solver failed. Its key
+        ``solver`` holds ``status`` (``optimal``: the objective meets the bound; ``feasible``; ``interrupted``;
+        ``fallback``: the solver failed), ``trouble`` (what failed, or None), ``bound``, ``gap`` (share of the
+        bound), ``fast_objective``, ``gain`` and ``changes`` (see `changes`).
+    """
+    fast = solve(problem, mode="fast", seed=seed, **options)
+    seconds = DEFAULT_LIMIT if time_limit is None else time_limit
+    search = _Search(problem, fast, Budget(seconds, deterministic_time, seed=seed), progress)
+    trouble = None
+    try:
+        search.improve()
+    except KeyboardInterrupt:
+        search.budget.interrupted = True
+    except Exception as error:  # any trouble of the solver gives back the best plan so far, flagged
+        trouble = f"{type(error).__name__}: {error}"
+    if search.budget.total() <= 0.0:
+        trouble = trouble or "no time to search: the limit is 0"
+    return search.result(trouble)
+
+
+@dataclass
+class _Search:
+    problem: Problem
+    fast: Plan
+    budget: Budget
+    progress: Callable[[str], None] | None
+    bound: float = np.inf
+    trouble: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.best = self.fast
+        self.objective = self.fast.metrics["objective"]
+        self.terms = Terms(self.problem)
+        self.bound = padded(self.terms, self.terms.objective_at_most)
+
+    def improve(self) -> None:
+        """Lower the bound and raise the plan until they meet or the budget ends."""
+        if self.budget.left() <= 0.0:
+            return
+        self._lower(padded(self.terms, price_bound(self.terms)))
+        if self.terms.column_count > MAX_COLUMNS:
+            return
+        if self.met():
+            return
+        solutions = self._count()
+        for chosen, counts in solutions:
+            if self.met() or self._place(chosen, counts):
+                break
+        for reach in (1, 3):
+            if not self.met() and solutions:
+                self._search_near(solutions[0], reach)
+        cells = self._cells()
+        if not self.met() and cells <= MAX_CELLS:
+            self._search_whole()
+        if not self.met():
+            self._search_parts()
+        if self.best is not self.fast:
+            self._settle_apps()
+
+    def met(self) -> bool:
+        """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
+        near = self.terms.rounding / self.terms.scale
+        return self.budget.left() <= 0.0 or self.bound - self.objective <= near + 1e-7 * max(1.0, abs(self.bound))
+
+    def result(self, trouble: str | None) -> Plan:
+        """The best plan with what the search knows about it."""
+        gap = relative_gap(self.bound, self.objective)
+        near = self.terms.rounding / self.terms.scale + 1e-7 * max(1.0, abs(self.bound))
+        if self.bound - self.objective <= near:
+            status = "optimal"
+        elif self.budget.interrupted:
+            status = "interrupted"
+        elif trouble is not None:
+            status = "fallback"
+        else:
+            status = "feasible"
+        solver = {
+            "status": status,
+            "trouble": trouble or (self.trouble[0] if self.trouble else None),
+            "bound": self.bound,
+            "gap": gap,
+            "fast_objective": self.fast.metrics["objective"],
+            "gain": self.objective - self.fast.metrics["objective"],
+            "changes": changes(self.problem, self.fast, self.best),
+        }
+        extra = self.fast.extra if self.best is self.fast else {}
+        return Plan.of(self.problem, "full", self.best.placements, self.best.apps, **{**extra, "solver": solver})
+
+    def _tell(self, stage: str) -> None:
+        if self.progress is not None:
+            gap = relative_gap(self.bound, self.objective)
+            self.progress(f"{stage}: objective {self.objective:.2f}, bound {self.bound:.2f}, gap {gap:.2%}")
+
+    def _lower(self, bound: float) -> None:
+        if bound < self.bound:
+            self.bound = bound
+            self._tell("bound")
+
+    def _offer(self, candidate: Plan, stage: str) -> bool:
+        """Take a plan where it is legal and better; an illegal one is a defect that is told, not returned."""
+        violations, found = check(self.problem, candidate)
+        if violations:
+            self.trouble.append(f"{stage} made a plan that breaks a rule: {violations[0]}")
+            return False
+        if found["objective"] <= self.objective + 1e-9 * max(1.0, abs(self.objective)):
+            return False
+        self.best, self.objective = candidate, found["objective"]
+        self._tell(stage)
+        return True
+
+    def _count(self) -> list[tuple[Chosen, Counts]]:
+        """Solve the relaxation; return its best solution, and so the bound."""
+        model = CountModel(self.terms)
+        model.hint(*facts(self.terms, self.fast))
+
+        def tell(value: float, bound: float) -> None:
+            self._lower(padded(self.terms, bound / self.terms.scale))
+
+        limit = 0.35 * self.budget.total()
+        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding)
+        if answer.bound is None or answer.solution is None:
+            return []
+        self._lower(padded(self.terms, answer.bound / self.terms.scale))
+        value = answer.solution
+        return [(model.chosen(value), {key: value(n) for key, n in model.n.items()})]
+
+    def _columns(self, chosen: Chosen) -> list[list[Column]]:
+        return [[chosen[j]] if j in chosen else [] for j in range(len(self.problem.jobs))]
+
+    def _place(self, chosen: Chosen, counts: Counts) -> bool:
+        """Name the GPUs of a solution in counts, as it stands."""
+        model = IdentityModel(self.terms, self._columns(chosen), frozenset(chosen), counts=counts)
+        answer = run(model.cp, self.budget, 0.1 * self.budget.total())
+        return answer.solution is not None and self._offer(self._plan(model, answer), "placed")
+
+    def _plan(self, model: IdentityModel, answer: Answer) -> Plan:
+        value = answer.solution
+        assert value is not None
+        counts = {key: value(n) for key, n in model.n.items()}
+        return as_plan(self.terms, "full", model.placements(value), model.app_cells(value), counts)
+
+    def _solve(self, model: IdentityModel, limit: float, stage: str, *, whole: bool = False) -> bool:
+        """Run a model that must beat the best plan so far."""
+        value: Callable[[Var], int]
+        tell: Callable[[float, float], None] = lambda value, bound: None
+        if whole:
+            tell = lambda value, bound: self._lower(padded(self.terms, bound / self.terms.scale))  # noqa: E731
+        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding)
+        if whole and answer.bound is not None:
+            self._lower(padded(self.terms, answer.bound / self.terms.scale))
+        return answer.solution is not None and self._offer(self._plan(model, answer), stage)
+
+    def _search_near(self, solution: tuple[Chosen, Counts], reach: int) -> None:
+        """Let every job move by up to ``reach`` steps from its start in a solution in counts."""
+        chosen, counts = solution
+        columns = [
+            [c for c in every if j not in chosen or abs(c.start - chosen[j].start) <= reach]
+            for j, every in enumerate(self.terms.columns)
+        ]
+        model = IdentityModel(self.terms, columns)
+        model.hint(chosen, counts)
+        self._solve(model, 0.15 * self.budget.total(), f"moved by up to {reach}")
+
+    def _search_whole(self) -> None:
+        """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
+        model = IdentityModel(self.terms)
+        model.hint_plan(self.best)
+        self._solve(model, 0.6 * self.budget.left(), "whole", whole=True)
+
+    def _search_parts(self) -> None:
+        """Free some jobs, keep the others where they are, solve, and go on with others."""
+        rng = np.random.default_rng(self.budget.seed)
+        waiting = [j for j, job in enumerate(self.problem.jobs) if not job.running and self.terms.columns[j]]
+        size = 8
+        while not self.met() and waiting:
+            free = self._neighbourhood(rng, waiting, min(size, len(waiting)))
+            chosen, _ = facts(self.terms, self.best)
+            placed = self.best.placement_by_job
+            columns = [
+                list(self.terms.columns[j]) if j in free else [chosen[j]] if j in chosen else []
+                for j in range(len(self.problem.jobs))
+            ]
+
+            def blocks(j: int, column: Column, free: set[int] = free) -> Sequence[int]:
+                job = self.problem.jobs[j]
+                if j in free or job.running:
+                    return self.terms.blocks_of(job, column)
+                return (placed[job.id].first_gpu,)
+
+            model = IdentityModel(self.terms, columns, frozenset(set(chosen) - free), blocks)
+            model.hint_plan(self.best)
+            before = self.budget.left()
+            found = self._solve(model, 0.05 * self.budget.total(), f"{len(free)} jobs freed")
+            if self.budget.left() >= before:  # nothing was spent, so nothing can be run
+                break
+            size = size if found else min(len(waiting), size + 1)
+
+    def _neighbourhood(self, rng: np.random.Generator, waiting: list[int], size: int) -> set[int]:
+        """Jobs to free: near a random job in time, or any; jobs that wait unplaced are always among them."""
+        placed = self.best.placement_by_job
+        centre = placed.get(self.problem.jobs[int(rng.choice(waiting))].id)
+        out = [j for j in waiting if self.problem.jobs[j].id not in placed]
+        rng.shuffle(out)
+        inside = [j for j in waiting if self.problem.jobs[j].id in placed]
+        if centre is None or rng.random() < 0.3:
+            rng.shuffle(inside)
+        else:
+            distance = {
+                j: abs(placed[self.problem.jobs[j].id].start - centre.start) + rng.random() for j in inside
+            }
+            inside.sort(key=lambda j: distance[j])
+        return set(inside[:size]) | set(out[: max(4, size // 2)])
+
+    def _cells(self) -> int:
+        """Cells of all named blocks: the size of the whole model."""
+        cells = 0
+        for job in self.problem.jobs:
+            for s in () if job.running else job.shapes:
+                blocks = len(self.terms.blocks(s.pool, s.gpus))
+                cells += blocks * s.gpus * min(s.steps, self.terms.steps) * len(self.terms.starts(job, s.steps))
+        return cells
+
+    def _settle_apps(self) -> None:
+        """Let apps hold no more, and exchange no more, than the plan's service needs."""
+        if not self.problem.apps or self.budget.left() <= 0.0:
+            return
+        settled = settle_apps(self.terms, self.best, self.budget)
+        if settled is None:
+            return
+        violations, found = check(self.problem, settled)
+        same = abs(found["objective"] - self.objective) <= 1e-9 * max(1.0, abs(self.objective))
+        if not violations and (same or found["objective"] > self.objective):
+            self.best, self.objective = settled, found["objective"]
+
+
+def settle_apps(terms: Terms, plan: Plan, budget: Budget) -> Plan | None:
+    """Name the apps' GPUs anew for the plan's jobs and service: fewest swaps, then fewest GPUs beyond demand."""
+    chosen, _ = facts(terms, plan)
+    placed = plan.placement_by_job
+    columns = [[chosen[j]] if j in chosen else [] for j in range(len(terms.problem.jobs))]
+    model = IdentityModel(
+        terms, columns, frozenset(chosen), lambda j, c: (placed[terms.problem.jobs[j].id].first_gpu,)
+    )
+    served = {
+        (a, t): min(len(held), terms.problem.apps[a].demand[t])
+        for a, cells in cells_by_app(terms, plan).items()
+        for t, held in enumerate(cells)
+    }
+    for key, least in served.items():
+        model.cp.add(model.n[key] >= least)
+    model.fewest_swaps()
+    model.hint_plan(plan)
+    answer = run(model.cp, budget, 0.05 * budget.total())
+    if answer.solution is None:
+        return None
+    value = answer.solution
+    counts = {key: value(n) for key, n in model.n.items()}
+    return as_plan(terms, "full", plan.placements, model.app_cells(value), counts)
