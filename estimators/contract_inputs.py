@@ -17,6 +17,7 @@ from tidegrid.estimators.contract import (
     same,
     sound,
 )
+from tidegrid.models.codec import decode, encode
 
 CHECKS = Checks()
 
@@ -239,3 +240,65 @@ def _censored(subject: Subject) -> None:
     except InputError:
         return
     sound(out, subject.future.index, LEVELS, "fitted on censored rows only")
+
+
+@CHECKS.promise("update, where there is one, takes in new rows; replay never lets an answer see a later row")
+def _updates(subject: Subject) -> None:
+    X, y = subject.history
+    early = _early(subject, X)
+    later = ~early
+
+    estimator = subject.fresh().fit(X[early].copy(), y[early].copy())
+    if hasattr(estimator, "update"):
+        before = encode(subject.fresh().to_bundle()) if subject.estimator.predicts_unfitted else None
+        given = X[later].copy()
+        result = estimator.update(given, y[later].copy())
+        need(result is estimator, "update did not return self")
+        need(given.equals(X[later]), "update changed X")
+        out = estimator.predict_quantiles(subject.future.copy(), LEVELS)
+        sound(out, subject.future.index, LEVELS, "updated")
+        loaded = type(estimator).from_bundle(decode(encode(estimator.to_bundle())))
+        again = loaded.predict_quantiles(subject.future.copy(), LEVELS)
+        need(
+            out.to_numpy().tobytes() == again.to_numpy().tobytes(),
+            "updated and saved, it predicts other numbers",
+        )
+        if before is not None:
+            need(encode(subject.fresh().to_bundle()) == before, "update changed what a fresh estimator holds")
+    if hasattr(estimator, "replay") and "submit_time" in X.columns:
+        submit = pd.to_datetime(X["submit_time"], utc=True)
+        known = submit + pd.Timedelta(hours=5)
+        one = subject.fresh().fit(X[early].copy(), y[early].copy(), known_at=known[early])
+        first = one.replay(X[later].copy(), y[later].copy(), LEVELS, known_at=known[later])
+        sound(first, X[later].index, LEVELS, "replay")
+        middle = submit[later].sort_values().iloc[int(later.sum()) // 2]
+        changed = y.where(known <= middle, y * 7.0 + 1.0)
+        other = subject.fresh().fit(X[early].copy(), y[early].copy(), known_at=known[early])
+        second = other.replay(X[later].copy(), changed[later].copy(), LEVELS, known_at=known[later])
+        past = (submit[later] <= middle).to_numpy()
+        need(
+            first[past].to_numpy().tobytes() == second[past].to_numpy().tobytes(),
+            "replay: rows that became known later changed an earlier answer",
+        )
+
+
+def _early(subject: Subject, X: pd.DataFrame) -> np.ndarray:
+    if subject.estimator.target == "demand" and "ds" in X.columns:
+        ends = X.groupby("unique_id")["ds"].transform("max")
+        return (X["ds"] <= ends - pd.Timedelta(days=3)).to_numpy()
+    return np.arange(len(X)) < len(X) // 2
+
+
+@CHECKS.promise("a missing hour of demand is not taken for zero")
+def _missing_hours(subject: Subject) -> None:
+    if subject.estimator.target != "demand":
+        return
+    X, y = subject.history
+    holes = np.arange(len(X)) % 7 == 3
+    try:
+        out = subject.fresh().fit(X.copy(), y.where(~holes)).predict_quantiles(subject.future.copy(), LEVELS)
+    except InputError:
+        return
+    sound(out, subject.future.index, LEVELS, "fitted with missing hours")
+    ratio = float((out[0.5] / np.maximum(subject.predicted[0.5], 1e-9)).median())
+    need(ratio > 0.95, f"a seventh of the hours missing changed the median by a factor of {ratio:.2f}")

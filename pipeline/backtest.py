@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,16 @@ HOUR = pd.Timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Rows:
-    """What an estimator is fitted on or asked, as frames on one index."""
+    """What an estimator is fitted on or asked, as frames on one index.
+
+    ``at`` is where its rows stand in the rows that they were taken from.
+    """
 
     X: pd.DataFrame
     y: pd.Series
     observed: pd.Series
     known_at: pd.Series
+    at: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=int))
 
     def __len__(self) -> int:
         return len(self.X)
@@ -45,6 +49,7 @@ class Rows:
             self.y.iloc[at].reset_index(drop=True),
             self.observed.iloc[at].reset_index(drop=True),
             self.known_at.iloc[at].reset_index(drop=True),
+            at,
         )
 
     def sha256(self) -> str:
@@ -121,9 +126,25 @@ def answers(
 ) -> np.ndarray:
     """Return quantiles of test rows, shape (rows, levels), as a planner would have got them.
 
-    An estimator that takes in new rows (has ``update``) is given, at the start of each stretch of a day or more,
-    those of ``rows`` that became known between ``since`` and then; others answer as they are.
+    An estimator that can ``replay`` answers each job from what was known at its submission; one that can only
+    ``update`` is given, at the start of each stretch of a day or more, those of ``rows`` that became known between
+    ``since`` and then; others answer as they are.
+
+    Parameters
+    ----------
+    fitted
+        The estimator; it stays as it is.
+    rows
+        All rows.
+    since
+        Until when it has learnt.
+    test
+        The rows to answer, as :func:`asked` takes them from ``rows``.
+    levels
+        The quantile levels.
     """
+    if hasattr(fitted, "replay") and fitted.target == "duration_h":
+        return _replayed(fitted, rows, since, test, levels)
     if not hasattr(fitted, "update"):
         return fitted.predict_quantiles(test.X, levels).to_numpy(dtype=float)
     out = np.full((len(test), len(levels)), np.nan)
@@ -136,6 +157,19 @@ def answers(
             since = start
         out[at] = walker.predict_quantiles(test.X.iloc[at], levels).to_numpy(dtype=float)
     return out
+
+
+def _replayed(
+    fitted: Estimator, rows: Rows, since: pd.Timestamp, test: Rows, levels: Sequence[float]
+) -> np.ndarray:
+    known_at = pd.to_datetime(rows.known_at, utc=True)
+    last = pd.to_datetime(test.X["submit_time"], utc=True).max()
+    new = ((known_at > since) & (known_at <= last)).to_numpy(dtype=bool, copy=True)
+    new[test.at] = True
+    given = rows.take(new)
+    walker: Any = type(fitted).from_bundle(fitted.to_bundle())
+    out = walker.replay(given.X, given.y, tuple(levels), observed=given.observed, known_at=given.known_at)
+    return out.to_numpy(dtype=float)[np.searchsorted(given.at, test.at)]
 
 
 def updated(estimator: Estimator, new: Rows) -> None:
