@@ -5,10 +5,14 @@ from hypothesis import strategies as st
 
 from tidegrid.data.tables import KINDS, VARIANTS
 
-TEXTS = st.text(
-    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=12
-).map(lambda s: s.strip())
-IDS = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_.,;\"' "), min_size=1, max_size=8)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=12).map(
+    lambda s: s.strip()
+)
+IDS = st.text(
+    st.characters(codec="ascii", categories=("L", "N"), include_characters="-_.,;\"' "),
+    min_size=1,
+    max_size=8,
+)
 SECONDS = st.integers(0, 2 * 365 * 86400)
 FLOATS = st.floats(1e-6, 1e8, allow_nan=False)
 
@@ -65,7 +69,7 @@ def request_rows(draw: st.DrawFn) -> list[dict[str, object]]:
                 "gpus": gpus,
                 "min_gpus": draw(st.none() | st.integers(1, gpus)),
                 "max_gpus": draw(st.none() | st.integers(gpus, 128)),
-                "deadline": draw(st.none() | st.integers(0, 10**6).map(lambda s: instant(submit + s))),
+                "deadline": draw(st.none() | st.integers(submit, submit + 10**6).map(instant)),
                 "prompts": draw(st.none() | FLOATS),
             }
         )
@@ -81,5 +85,7 @@ def traffic_rows(draw: st.DrawFn) -> list[dict[str, object]]:
         hours = draw(st.lists(st.integers(0, 400), min_size=1, max_size=30, unique=True))
         for hour in hours:
             value = draw(st.none() | st.floats(0, 1e9))
-            rows.append({"series_id": f"s{name}", "timestamp": instant((first + hour) * 3600), "value": value})
+            rows.append(
+                {"series_id": f"s{name}", "timestamp": instant((first + hour) * 3600), "value": value}
+            )
     return draw(st.permutations(rows))

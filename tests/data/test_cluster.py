@@ -82,15 +82,29 @@ def test_it_survives_its_file_and_cannot_be_changed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "gpus", "pool", "said"),
-    [(16, 1, "h100", "outside its pool"), (6, 4, "h100", "crosses a node"), (4, 16, "h100", "outside"),
-     (12, 4, "h100", "holds a GPU of app 'chat'"), (0, 1, "a100", "there is no pool 'a100'")],
-)  # fmt: skip
+    [
+        (16, 1, "h100", "outside its pool"),
+        (6, 4, "h100", "crosses a node"),
+        (4, 16, "h100", "outside"),
+        (12, 4, "h100", "holds a GPU of app 'chat'"),
+        (0, 1, "a100", "there is no pool 'a100'"),
+    ],
+)
 def test_running_blocks_fit_the_cluster(first: int, gpus: int, pool: str, said: str) -> None:
     cluster = Cluster.from_dict(description())
-    row = {"job_id": "x", "kind": "training", "pool": pool, "first_gpu": first, "gpus": gpus, "start_time": "2026-03-02T00:00Z"}
+    row = {
+        "job_id": "x",
+        "kind": "training",
+        "pool": pool,
+        "first_gpu": first,
+        "gpus": gpus,
+        "start_time": "2026-03-02T00:00Z",
+    }
     with pytest.raises(InputError, match=said):
         check_running(cluster, validate(pd.DataFrame([row]), RUNNING))
-    check_running(cluster, validate(pd.DataFrame([row | {"pool": "h100", "first_gpu": 8, "gpus": 4}]), RUNNING))
+    check_running(
+        cluster, validate(pd.DataFrame([row | {"pool": "h100", "first_gpu": 8, "gpus": 4}]), RUNNING)
+    )
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))

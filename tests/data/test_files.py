@@ -41,7 +41,9 @@ def test_history_written_and_read_is_equal(folder: Path, rows: list[dict[str, ob
 
 
 @given(request_rows(), ENDINGS)
-def test_requests_written_and_read_are_equal(folder: Path, rows: list[dict[str, object]], ending: str) -> None:
+def test_requests_written_and_read_are_equal(
+    folder: Path, rows: list[dict[str, object]], ending: str
+) -> None:
     frame = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["job_id", "kind", "submit_time", "gpus"])
     table = validate(frame, REQUESTS)
     write_table(table, folder / f"requests{ending}")
@@ -56,18 +58,32 @@ def test_traffic_written_and_read_is_equal(folder: Path, rows: list[dict[str, ob
 
 
 def test_the_same_table_gives_the_same_bytes(folder: Path) -> None:
-    table = regular_hours(pd.DataFrame({"series_id": "a", "timestamp": ["2026-03-02T00:00Z"], "value": [0.1]}))
+    table = regular_hours(
+        pd.DataFrame({"series_id": "a", "timestamp": ["2026-03-02T00:00Z"], "value": [0.1]})
+    )
     for ending in (".csv", ".csv.gz", ".parquet"):
         write_table(table, folder / f"a{ending}")
         write_table(table.copy(), folder / f"b{ending}")
         assert (folder / f"a{ending}").read_bytes() == (folder / f"b{ending}").read_bytes()
 
 
-READERS: tuple[Callable[..., object], ...] = (read_jobs, read_requests, read_running, read_traffic, read_cluster)
+READERS: tuple[Callable[..., object], ...] = (
+    read_jobs,
+    read_requests,
+    read_running,
+    read_traffic,
+    read_cluster,
+)
 
 
-@given(st.sampled_from(READERS), st.binary(max_size=200), st.sampled_from((".csv", ".csv.gz", ".parquet", ".swf")))
-def test_no_bytes_can_crash_a_reader(folder: Path, read: Callable[..., object], content: bytes, ending: str) -> None:
+@given(
+    st.sampled_from(READERS),
+    st.binary(max_size=200),
+    st.sampled_from((".csv", ".csv.gz", ".parquet", ".swf")),
+)
+def test_no_bytes_can_crash_a_reader(
+    folder: Path, read: Callable[..., object], content: bytes, ending: str
+) -> None:
     """Whatever a file holds, the answer is a table or one line that names the file."""
     path = folder / f"noise{ending}"
     path.write_bytes(content)

@@ -13,10 +13,19 @@ from tidegrid.errors import InputError
 @pytest.mark.parametrize(
     ("text", "minutes"),
     [
-        ("30", 30), ("4:00", 4), ("4:00:00", 240), ("2-12", 3600), ("2-12:30", 3630), ("2-12:30:30", 3630.5),
-        ("UNLIMITED", None), ("Partition_Limit", None), (" 00:00:30 ", 0.5), ("1-00:00:00", 1440), ("", None),
+        ("30", 30),
+        ("4:00", 4),
+        ("4:00:00", 240),
+        ("2-12", 3600),
+        ("2-12:30", 3630),
+        ("2-12:30:30", 3630.5),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        (" 00:00:30 ", 0.5),
+        ("1-00:00:00", 1440),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_slurm_times_are_read_as_slurm_means_them(text: str, minutes: float | None) -> None:
     """Case D6."""
     assert slurm_minutes(text) == minutes
@@ -69,7 +78,9 @@ def test_sacct_gives_attempts_not_steps(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert list(jobs["gpus"]) == [2, 4, 4, 1, 3]
     assert jobs["duration_s"].tolist()[:3] == [9000.0, 600.0, 90000.0] and pd.isna(jobs["duration_s"][3])
-    assert jobs["requested_walltime_s"].tolist()[0] == 86400.0 and jobs["requested_walltime_s"].isna().sum() == 3
+    assert (
+        jobs["requested_walltime_s"].tolist()[0] == 86400.0 and jobs["requested_walltime_s"].isna().sum() == 3
+    )
     assert jobs["gpu_type"][0] == "a100" and jobs["group"][0] == "lab" and jobs["queue"][0] == "gpu"
     assert len(notes) == 4 and "2 of 10 jobs are steps of jobs" in notes[0]
 
@@ -100,11 +111,11 @@ def test_an_end_in_the_doubled_autumn_hour_follows_the_elapsed_time(tmp_path: Pa
     assert job["duration_s"] == 7200.0 and job["end_time"] == pd.Timestamp("2026-10-25T01:30:00Z")
 
 
-TRACE = """job_id,submit_time,start_time,end_time,duration_s,gpus,user,name,group,status,gpu_type,submit_s,raw_status,wait_s
-57979551.0,2021-05-01T00:00:00,,,100,3,u1,,,COMPLETED,,0.0,Pass,5
-57979552.0,2021-05-01T00:00:10,,,50,0,u1,,,COMPLETED,,10.0,Pass,5
-57979553.0,2021-05-01T00:00:20,,,0,1,u2,,,CANCELLED,,20.0,Killed,5
-57979554.0,2021-05-01T00:00:30,,,70,40,u2,,,Mystery,,30.0,Odd,5
+TRACE = """job_id,submit_time,start_time,duration_s,gpus,user,status,submit_s,raw_status,wait_s
+57979551.0,2021-05-01T00:00:00,,100,3,u1,COMPLETED,0.0,Pass,5
+57979552.0,2021-05-01T00:00:10,,50,0,u1,COMPLETED,10.0,Pass,5
+57979553.0,2021-05-01T00:00:20,,0,1,u2,CANCELLED,20.0,Killed,5
+57979554.0,2021-05-01T00:00:30,,70,40,u2,Mystery,30.0,Odd,5
 """
 
 
@@ -125,9 +136,14 @@ def test_a_trace_is_detected_and_mapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
-    [("100,3", "-100,3", "too small"), ("100,3", "abc,3", "not a number"), ("57979554.0", "57979551.0", "is already in row 2"),
-     ("2021-05-01T00:00:00", "", "is empty"), (",100,3", ",,3", "missing")],
-)  # fmt: skip
+    [
+        ("100,3", "-100,3", "too small"),
+        ("100,3", "abc,3", "not a number"),
+        ("57979554.0", "57979551.0", "is already in row 2"),
+        ("2021-05-01T00:00:00", "", "is empty"),
+        (",100,3", ",,3", "missing"),
+    ],
+)
 def test_a_broken_trace_row_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(TRACE.replace(old, new).replace("T00:00:30", "T00:00:00"))
@@ -149,7 +165,10 @@ def test_the_standard_workload_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log.swf"
     path.write_text(SWF)
     jobs = read_jobs(path)
-    assert list(zip(jobs["job_id"], jobs["status"], jobs["gpus"], strict=True)) == [("1", "completed", 4), ("3", "failed", 16)]
+    assert list(zip(jobs["job_id"], jobs["status"], jobs["gpus"], strict=True)) == [
+        ("1", "completed", 4),
+        ("3", "failed", 16),
+    ]
     assert jobs["start_time"][0] == pd.Timestamp("2026-03-02T00:01:00Z")
     assert jobs["requested_walltime_s"][0] == 7200.0 and jobs["user"][0] == "u3"
     path.write_text(SWF.replace("UnixStartTime", "Start"))
@@ -186,9 +205,15 @@ def test_a_day_of_a_trace_becomes_a_queue_without_its_future(shared_data: Path) 
     assert (day.requests["earliest_time"] >= day.start).all()
     assert not {"duration_s", "status", "end_time", "known_at"} & set(day.requests.columns)
     known = day.history.jobs
-    assert (known["submit_time"] <= day.start).all() and not set(known["job_id"]) & set(day.requests["job_id"])
+    assert (known["submit_time"] <= day.start).all() and not set(known["job_id"]) & set(
+        day.requests["job_id"]
+    )
     changed = jobs.assign(duration_s=jobs["duration_s"].mask(jobs["submit_time"] >= day.start, 1.0))
-    pd.testing.assert_frame_equal(requests_from_trace(changed, "2020-06-10", max_gpus=64).requests, day.requests)
-    assert requests_from_trace(jobs, "2020-06-10", at_once=True, limit=9).requests["earliest_time"].isna().all()
+    pd.testing.assert_frame_equal(
+        requests_from_trace(changed, "2020-06-10", max_gpus=64).requests, day.requests
+    )
+    assert (
+        requests_from_trace(jobs, "2020-06-10", at_once=True, limit=9).requests["earliest_time"].isna().all()
+    )
     with pytest.raises(InputError, match="no job was submitted on 2019-01-01"):
         requests_from_trace(jobs, "2019-01-01")

@@ -110,7 +110,11 @@ def test_a_job_under_way_appears_without_its_end() -> None:
 
 def test_the_hour_under_way_is_not_known() -> None:
     traffic = pd.DataFrame(
-        {"series_id": "a", "timestamp": pd.date_range("2026-03-02", periods=3, freq="h", tz="UTC"), "value": 1.0}
+        {
+            "series_id": "a",
+            "timestamp": pd.date_range("2026-03-02", periods=3, freq="h", tz="UTC"),
+            "value": 1.0,
+        }
     )
     assert len(History(traffic=traffic).as_of("2026-03-02T02:59:00Z").traffic) == 2
 

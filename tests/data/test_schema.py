@@ -44,7 +44,12 @@ def test_a_good_row_is_typed_and_completed(tmp_path: Path) -> None:
         ({"duration_s": "inf"}, 3, "duration_s", "not finite"),
         ({"duration_s": "0", "start_time": "", "end_time": ""}, 3, "duration_s", "is 0"),
         ({"duration_s": "NaN", "start_time": "", "end_time": ""}, 3, "duration_s", "missing"),
-        ({"job_id": "1", "submit_time": "2026-03-02T00:00:00+00:00"}, 3, "job_id + submit_time", "already in row 2"),
+        (
+            {"job_id": "1", "submit_time": "2026-03-02T00:00:00+00:00"},
+            3,
+            "job_id + submit_time",
+            "already in row 2",
+        ),
         ({"submit_time": "2026-03-02T00:00:00"}, 3, "submit_time", "carries no time zone"),
         ({"submit_time": "2026-03-02"}, 3, "submit_time", "carries no time zone"),
         ({"submit_time": "yesterday"}, 3, "submit_time", "is not a time"),
@@ -58,7 +63,7 @@ def test_a_good_row_is_typed_and_completed(tmp_path: Path) -> None:
         ({"status": "running"}, 3, "status", "running job has an end_time"),
         ({"user": "a\x07b"}, 3, "user", "control character"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_cell_is_named(tmp_path: Path, cells: dict[str, str], row: int, field: str, said: str) -> None:
     """One line: file, row counted from the header, column, what is wrong; and what would be right."""
     bad = dict(zip(HEADER.split(","), GOOD.replace("1,", "2,", 1).split(","), strict=True)) | cells
@@ -130,7 +135,11 @@ def test_one_id_with_two_submits_is_two_attempts(tmp_path: Path) -> None:
 
 def test_jobs_without_gpus_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
-    rows = [GOOD, GOOD.replace("1,", "2,", 1).replace(",4,", ",0,"), GOOD.replace("1,", "3,", 1).replace(",4,", ",,")]
+    rows = [
+        GOOD,
+        GOOD.replace("1,", "2,", 1).replace(",4,", ",0,"),
+        GOOD.replace("1,", "3,", 1).replace(",4,", ",,"),
+    ]
     path.write_text("\n".join([HEADER, *rows]) + "\n")
     notes: list[str] = []
     assert len(read_jobs(path, notes=notes)) == 1
@@ -180,7 +189,14 @@ def test_a_request_states_its_gpu_range_in_order() -> None:
 
 
 def test_two_running_blocks_on_one_gpu_are_refused() -> None:
-    row = {"job_id": "x", "kind": "training", "pool": "p", "first_gpu": 0, "gpus": 4, "start_time": "2026-03-02T00:00:00Z"}
+    row = {
+        "job_id": "x",
+        "kind": "training",
+        "pool": "p",
+        "first_gpu": 0,
+        "gpus": 4,
+        "start_time": "2026-03-02T00:00:00Z",
+    }
     for other, said in (({"first_gpu": 2}, "overlaps"), ({"first_gpu": 4, "gpus": 3}, "power of two")):
         with pytest.raises(InputError, match=said) as error:
             validate(pd.DataFrame([row, row | {"job_id": "y"} | other]), RUNNING)
@@ -206,7 +222,9 @@ def test_requests_are_valid_whatever_their_optional_cells(rows: list[dict[str, o
 
 
 @given(job_rows(), traffic_rows())
-def test_a_history_takes_any_valid_tables(jobs: list[dict[str, object]], traffic: list[dict[str, object]]) -> None:
+def test_a_history_takes_any_valid_tables(
+    jobs: list[dict[str, object]], traffic: list[dict[str, object]]
+) -> None:
     history = History(pd.DataFrame(jobs), pd.DataFrame(traffic))
     assert len(history.finished()) + len(history.censored()) + len(history.running()) == len(jobs)
     pd.testing.assert_frame_equal(history.traffic, regular_hours(pd.DataFrame(traffic)))

@@ -12,8 +12,12 @@ from tidegrid.errors import InputError
 ZONES = st.sampled_from(("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"))
 
 
-@pytest.mark.parametrize(("day", "steps", "half_past_two"), [("2026-03-29", 46, 0), ("2026-10-25", 50, 2), ("2026-06-01", 48, 1)])
-def test_a_local_day_in_berlin_has_its_own_number_of_half_hours(day: str, steps: int, half_past_two: int) -> None:
+@pytest.mark.parametrize(
+    ("day", "steps", "half_past_two"), [("2026-03-29", 46, 0), ("2026-10-25", 50, 2), ("2026-06-01", 48, 1)]
+)
+def test_a_local_day_in_berlin_has_its_own_number_of_half_hours(
+    day: str, steps: int, half_past_two: int
+) -> None:
     """46 half hours and no 02:30 in spring, 50 and two 02:30 in autumn."""
     starts = local_day(day, "Europe/Berlin", step_minutes=30)
     assert len(starts) == steps

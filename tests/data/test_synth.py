@@ -123,9 +123,17 @@ def test_durations_follow_the_features(sample: SampleCluster) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [({"gpus": 0}, "gpus"), ({"days": 1}, "days"), ({"users": 0}, "users"), ({"queue": -1}, "queue"), ({"seed": -1}, "seed"),
-     ({"now": "2026-04-14"}, "now"), ({"now": "2026-04-14T06:30:00Z"}, "now"), ({"timezone": "Nowhere"}, "timezone")],
-)  # fmt: skip
+    [
+        ({"gpus": 0}, "gpus"),
+        ({"days": 1}, "days"),
+        ({"users": 0}, "users"),
+        ({"queue": -1}, "queue"),
+        ({"seed": -1}, "seed"),
+        ({"now": "2026-04-14"}, "now"),
+        ({"now": "2026-04-14T06:30:00Z"}, "now"),
+        ({"timezone": "Nowhere"}, "timezone"),
+    ],
+)
 def test_a_parameter_out_of_range_is_named(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as error:
         synthesise(**{"seed": 0, **arguments})  # type: ignore[arg-type]

@@ -25,7 +25,10 @@ def hourly(values: list[float], start: str = "2026-03-02T00:00:00Z") -> pd.DataF
 
 def test_gaps_stay_missing(tmp_path: Path) -> None:
     """Case R7: a deleted hour and an empty cell are missing, never zero, and later hours do not move up."""
-    path = written(tmp_path / "t.csv", "series_id,timestamp,value\na,2026-03-02T00:00Z,1\na,2026-03-02T02:00Z,\na,2026-03-02T04:00Z,5\n")
+    path = written(
+        tmp_path / "t.csv",
+        "series_id,timestamp,value\na,2026-03-02T00:00Z,1\na,2026-03-02T02:00Z,\na,2026-03-02T04:00Z,5\n",
+    )
     notes: list[str] = []
     table = read_traffic(path, notes=notes)
     assert table["value"].isna().tolist() == [False, True, True, True, False]
@@ -57,7 +60,9 @@ def test_deleted_and_doubled_hours_never_shift_the_others(rows: list[dict[str, o
     table = regular_hours(doubled, duplicates="first").set_index(["series_id", "timestamp"])["value"]
     assert table.index.is_unique
     for row in kept.itertuples():
-        assert table[(str(row.series_id).strip(), row.timestamp)] == pytest.approx(float(row.value), nan_ok=True)
+        assert table[(str(row.series_id).strip(), row.timestamp)] == pytest.approx(
+            float(row.value), nan_ok=True
+        )
     assert table.notna().sum() == kept["value"].notna().sum()
 
 
@@ -67,7 +72,9 @@ def test_hour_zero_is_anchored(tmp_path: Path) -> None:
     table = read_traffic(path, notes=notes)
     assert table["timestamp"][0] == pd.Timestamp(DEFAULT_START) and DEFAULT_START in notes[0]
     assert hour_of_week(table["timestamp"], "UTC").tolist() == [0, 1, 2]
-    assert read_traffic(path, start="2026-03-02T05:00:00+02:00")["timestamp"][0] == pd.Timestamp("2026-03-02T03:00Z")
+    assert read_traffic(path, start="2026-03-02T05:00:00+02:00")["timestamp"][0] == pd.Timestamp(
+        "2026-03-02T03:00Z"
+    )
     with pytest.raises(InputError, match="carries no time zone"):
         read_traffic(path, start="2026-03-02")
     with pytest.raises(InputError, match=r"row 3, hour: '1\.5' is not a whole number"):
@@ -75,7 +82,7 @@ def test_hour_zero_is_anchored(tmp_path: Path) -> None:
 
 
 def test_the_virtual_cluster_format_is_read(tmp_path: Path) -> None:
-    text = "time,vc,running_gpujob_num,running_gpu_num\n2020-05-01 00:00:00,vc1,10.3,58.3\n2020-05-01 01:00:00,vc1,9.5,58\n"
+    text = "time,vc,running_gpujob_num,running_gpu_num\n2020-05-01 00:00,vc1,10.3,58.3\n2020-05-01 01:00,vc1,9.5,58\n"
     path = written(tmp_path / "t.csv", text)
     table = read_traffic(path, timezone="UTC")
     assert table["series_id"].tolist() == ["vc1", "vc1"] and table["value"].tolist() == [58.3, 58.0]
@@ -104,10 +111,15 @@ def test_local_hours_lose_none_and_double_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("row", "said"),
-    [("a,2026-03-02T02:00Z,-1", "too small"), ("a,2026-03-02T02:00Z,inf", "not finite"), ("a,2026-03-02T02:00Z,x", "not a number"),
-     ("a,2026-03-02T02:30Z,1", "series 'a' is not hourly"), (",2026-03-02T02:00Z,1", "series_id: the cell is empty"),
-     ("a,9999-03-02T02:00Z,1", "would span")],
-)  # fmt: skip
+    [
+        ("a,2026-03-02T02:00Z,-1", "too small"),
+        ("a,2026-03-02T02:00Z,inf", "not finite"),
+        ("a,2026-03-02T02:00Z,x", "not a number"),
+        ("a,2026-03-02T02:30Z,1", "series 'a' is not hourly"),
+        (",2026-03-02T02:00Z,1", "series_id: the cell is empty"),
+        ("a,9999-03-02T02:00Z,1", "would span"),
+    ],
+)
 def test_a_bad_row_of_traffic_is_refused(tmp_path: Path, row: str, said: str) -> None:
     path = written(tmp_path / "t.csv", f"series_id,timestamp,value\na,2026-03-02T01:00Z,1\n{row}\n")
     with pytest.raises(InputError, match=said):

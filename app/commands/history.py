@@ -1,0 +1,274 @@
+"""``history``: make up a sample, read foreign files, and check a site's files."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegrid.app.common import BAD_INPUT, JsonFlag, SeedOption, print_json, progress, say, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+TABLES = ("jobs", "requests", "running", "traffic")
+
+Timezone = Annotated[
+    str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
+]
+
+history = typer.Typer(
+    name="history",
+    help="Make up a sample history, import a foreign one, check a site's files.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(history, epilog="Example: `tidegrid history check my-site`")
+
+
+@history.command("synth", epilog="Example: `tidegrid history synth my-sample --seed 3 --gpus 32`")
+def synth(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to; it is made where absent.")],
+    days: Annotated[int, typer.Option("--days", help="Days of history.")] = 56,
+    gpus: Annotated[int, typer.Option("--gpus", help="GPUs of the cluster.")] = 64,
+    users: Annotated[int, typer.Option("--users", help="Users of the cluster.")] = 20,
+    queue: Annotated[int, typer.Option("--queue", help="Requests that wait.")] = 26,
+    now: Annotated[str | None, typer.Option("--now", help="When the history ends, with its zone.")] = None,
+    timezone: Annotated[
+        str, typer.Option("--timezone", help="IANA zone that people live by.")
+    ] = "Europe/Berlin",
+    seed: SeedOption = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Make up a believable cluster's history, queue, running jobs and traffic; all of it is synthetic."""
+    from tidegrid.data.synth import synthesise
+    from tidegrid.data.synth.sample import NOW
+
+    with progress("making a sample cluster", quiet=json_):
+        sample = synthesise(
+            seed, days=days, gpus=gpus, users=users, queue=queue, now=now or NOW, timezone=timezone
+        )
+        paths = sample.write(folder)
+    files = {name: str(path) for name, path in paths.items()}
+    if json_:
+        print_json({"synthetic": True, "now": sample.now, "jobs": len(sample.history), "files": files})
+        return
+    say(
+        f"synthetic: {len(sample.history):,} jobs over {days} days, {len(sample.requests)} requests, "
+        f"{len(sample.running)} running jobs on {sample.cluster.gpus} GPUs, as of {sample.now.isoformat()}"
+    )
+    for path in files.values():
+        typer.echo(path)
+
+
+@history.command(
+    "import",
+    epilog="Example: `tidegrid history import sacct.txt --timezone Europe/Berlin --out my-site/jobs.csv`",
+)
+def import_(
+    file: Annotated[Path, typer.Argument(help="A CSV, CSV.GZ, Parquet, sacct or SWF file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write: .csv, .csv.gz or .parquet.")],
+    what: Annotated[str, typer.Option("--table", help="jobs, requests, running or traffic.")] = "jobs",
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="tidegrid, trace, sacct or swf; told from the file where absent."),
+    ] = None,
+    timezone: Timezone = None,
+    kind: Annotated[
+        str, typer.Option("--kind", help="Workload kind of jobs whose format does not tell it.")
+    ] = "training",
+    start: Annotated[
+        str | None, typer.Option("--start", help="The instant of hour 0 (traffic) or of second 0 (SWF).")
+    ] = None,
+    value: Annotated[str | None, typer.Option("--value", help="Column to read as traffic.")] = None,
+    duplicates: Annotated[
+        str, typer.Option("--duplicates", help="Double hours: error, first, last, mean, sum or max.")
+    ] = "error",
+    fill: Annotated[
+        str, typer.Option("--fill", help="Missing hours: none, zero, previous, linear or week.")
+    ] = "none",
+    json_: JsonFlag = False,
+) -> None:
+    """Read a foreign file, check it, and write it as a table of a site."""
+    from tidegrid.data import read_jobs, read_requests, read_running, read_traffic, write_table
+
+    notes: list[str] = []
+    _known_table(what)
+    with progress(f"reading {file}", quiet=json_) as step:
+        if what == "jobs":
+            frame = read_jobs(file, format=format, timezone=timezone, start=start, kind=kind, notes=notes)
+        elif what == "traffic":
+            frame = read_traffic(
+                file,
+                start=start,
+                timezone=timezone,
+                value=value,
+                duplicates=duplicates,  # type: ignore[arg-type]
+                fill=fill,  # type: ignore[arg-type]
+                notes=notes,
+            )
+        else:
+            frame = (read_requests if what == "requests" else read_running)(file, timezone=timezone)
+        step(f"writing {out}")
+        write_table(frame, out)
+    told = _summary(what, frame)
+    if json_:
+        print_json({"file": str(out), "table": what, "rows": len(frame), "summary": told, "notes": notes})
+        return
+    for note in notes:
+        typer.echo(note)
+    typer.echo(f"{out}: {told}")
+
+
+@history.command("check", epilog="Example: `tidegrid history check my-site`")
+def check(
+    path: Annotated[Path, typer.Argument(help="A site's folder, or one of its files.")],
+    what: Annotated[
+        str | None, typer.Option("--table", help="What a single file holds; told from its name where absent.")
+    ] = None,
+    timezone: Timezone = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Check a site's files: one line a problem, with file, row, column and what would be right."""
+    from tidegrid.errors import InputError
+
+    if not path.exists():
+        raise InputError(
+            "cannot be read (no such file or folder)", file=path, fix="name a site's folder or a file"
+        )
+    if path.is_dir():
+        checked, problems, notes = _check_folder(path, timezone, json_)
+    else:
+        name = what or path.name.split(".")[0]
+        if not (path.name.endswith(".json") or name in TABLES):
+            raise InputError(
+                f"it cannot be told what {path.name!r} holds",
+                field="--table",
+                fix=f"use one of {', '.join(TABLES)}",
+            )
+        checked, problems, notes = [], [], []
+        with progress(f"reading {path}", quiet=json_):
+            try:
+                _read("cluster" if path.name.endswith(".json") else name, path, timezone, checked, notes)
+            except InputError as error:
+                problems.append(str(error))
+    if json_:
+        print_json({"files": checked, "notes": notes, "problems": problems})
+    else:
+        from rich.markup import escape
+
+        table("", ["file", "holds"], [[escape(c["file"]), escape(c["summary"])] for c in checked], left=2)
+        for note in notes:
+            typer.echo(note)
+        if not problems:
+            say("no problem found")
+    for problem in () if json_ else problems:
+        sys.stderr.write(f"tidegrid: {problem}\n")
+    if problems:
+        raise typer.Exit(BAD_INPUT)
+
+
+def _check_folder(
+    folder: Path, timezone: str | None, quiet: bool
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    from tidegrid.data import check_running
+    from tidegrid.errors import InputError
+
+    checked: list[dict[str, Any]] = []
+    problems: list[str] = []
+    notes: list[str] = []
+    read: dict[str, Any] = {}
+    with progress(f"checking {folder}", quiet=quiet) as step:
+        for name in ("cluster", *TABLES):
+            endings = (".json",) if name == "cluster" else ENDINGS
+            found = [
+                folder / f"{name}{ending}" for ending in endings if (folder / f"{name}{ending}").is_file()
+            ]
+            if not found:
+                absent = f"{folder}: there is no {name}{endings[0]}"
+                (problems if name == "cluster" else notes).append(absent)
+            elif len(found) > 1:
+                problems.append(f"{folder}: there is {found[0].name} and {found[1].name}; keep one of them")
+            else:
+                step(f"reading {found[0]}")
+                try:
+                    read[name] = _read(name, found[0], timezone, checked, notes)
+                except InputError as error:
+                    problems.append(str(error))
+        cluster = read.get("cluster")
+        if cluster is not None and "running" in read:
+            try:
+                check_running(
+                    cluster, read["running"], file=checked[-1]["file"] if "traffic" not in read else None
+                )
+            except InputError as error:
+                problems.append(str(error))
+        if cluster is not None and "traffic" in read:
+            series = set(read["traffic"]["series_id"])
+            lost = [app.id for app in cluster.apps if app.series not in series]
+            if lost:
+                notes.append(f"traffic has no series for {', '.join(lost)}: their demand is unknown")
+        if cluster is not None and "requests" in read and len(read["requests"]):
+            most = max(pool.gpus for pool in cluster.pools)
+            wide = read["requests"].loc[read["requests"]["min_gpus"] > most, "job_id"]
+            if len(wide):
+                notes.append(
+                    f"{len(wide)} requests need more than the {most} GPUs of the largest pool: {wide.iloc[0]}, …"
+                )
+    return checked, problems, notes
+
+
+def _read(
+    name: str, path: Path, timezone: str | None, checked: list[dict[str, Any]], notes: list[str]
+) -> Any:
+    from tidegrid.data import read_cluster, read_jobs, read_requests, read_running, read_traffic
+
+    value: Any
+    if name == "cluster":
+        value = read_cluster(path)
+        apps = ", ".join(app.id for app in value.apps) or "none"
+        made_up = "; synthetic" if value.synthetic else ""
+        pools = ", ".join(f"{pool.id}: {pool.gpus} × {pool.gpu_type}" for pool in value.pools)
+        told, rows = f"pools {pools}; apps {apps}; {value.timezone}{made_up}", len(value.pools)
+    else:
+        if name == "jobs":
+            value = read_jobs(path, timezone=timezone, notes=notes)
+        elif name == "traffic":
+            value = read_traffic(path, timezone=timezone, notes=notes)
+        else:
+            value = (read_requests if name == "requests" else read_running)(path, timezone=timezone)
+        told, rows = _summary(name, value), len(value)
+    checked.append({"file": str(path), "table": name, "rows": rows, "summary": told})
+    return value
+
+
+def _known_table(what: str) -> None:
+    from tidegrid.errors import InputError
+
+    if what not in TABLES:
+        raise InputError(f"{what!r} is unknown", field="--table", fix=f"use one of {', '.join(TABLES)}")
+
+
+def _summary(what: str, frame: "pd.DataFrame") -> str:
+    if frame.empty:
+        return "nothing"
+    if what == "traffic":
+        missing = int(frame["value"].isna().sum())
+        hours = f"{len(frame):,} hours of {frame['series_id'].nunique():,} series, {missing:,} missing"
+        return f"{hours}; {_span(frame['timestamp'])}"
+    if what == "jobs":
+        counts = frame["status"].value_counts(sort=True)
+        told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        return f"{len(frame):,} attempts: {told}; submitted {_span(frame['submit_time'])}"
+    column = "submit_time" if what == "requests" else "start_time"
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in frame["kind"].value_counts(sort=True).items())
+    gpus, since = int(frame["gpus"].sum()), frame[column].min()
+    return f"{len(frame):,} jobs: {kinds}, {gpus:,} GPUs; since {since:%Y-%m-%d %H:%M} UTC"
+
+
+def _span(times: "pd.Series") -> str:
+    return f"{times.min():%Y-%m-%d %H:%M} to {times.max():%Y-%m-%d %H:%M} UTC"
