@@ -9,8 +9,24 @@ import pytest
 from hypothesis import given
 from tables_by_chance import job_rows, request_rows, traffic_rows
 
-from tidegrid.data import JOBS, REQUESTS, RUNNING, History, read_jobs, read_requests, regular_hours, validate
+from tidegrid.data import (
+    JOBS,
+    REQUESTS,
+    RUNNING,
+    TABLES,
+    App,
+    Capacity,
+    Cluster,
+    History,
+    Pool,
+    read_jobs,
+    read_requests,
+    regular_hours,
+    validate,
+)
+from tidegrid.data.formats import FORMATS
 from tidegrid.data.readers import complete_jobs
+from tidegrid.data.schema import as_markdown
 from tidegrid.errors import InputError
 
 HEADER = "job_id,kind,status,submit_time,start_time,end_time,duration_s,gpus,user"
@@ -228,3 +244,15 @@ def test_a_history_takes_any_valid_tables(
     history = History(pd.DataFrame(jobs), pd.DataFrame(traffic))
     assert len(history.finished()) + len(history.censored()) + len(history.running()) == len(jobs)
     pd.testing.assert_frame_equal(history.traffic, regular_hours(pd.DataFrame(traffic)))
+
+
+def test_the_documentation_lists_the_tables_as_they_are() -> None:
+    """``docs/data-formats.md`` holds each table's columns, and names every format and cluster field."""
+    text = (Path(__file__).parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
+    for table in TABLES.values():
+        assert as_markdown(table) in text and table.doc in text
+    for record in (Pool, App, Capacity, Cluster):
+        for field in record.model_fields:
+            assert field in text
+    for name in FORMATS[1:]:
+        assert f"**`{name}`**" in text
