@@ -1,5 +1,6 @@
 """The contract of every estimator: features by name in, ordered quantiles out, state as plain data."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ LEVELS = (0.1, 0.5, 0.9)
 
 BASES = ("site history", "calibrated prior", "prior")
 """The rungs of the ladder that can answer, the best first; an estimator may add detail after a colon."""
+
+_ZONED = re.compile(r"(?:[Zz]|[+-]\d\d(?::?\d\d)?)$")
 
 Dtype = Literal["float", "int", "bool", "category", "text", "instant"]
 
@@ -163,14 +166,18 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _require_fitted(self, attribute: str) -> None:
         if not hasattr(self, attribute):
-            raise NotFittedError(f"{type(self).__name__} is not fitted; call fit(X, y), or load a saved version")
+            raise NotFittedError(
+                f"{type(self).__name__} is not fitted; call fit(X, y), or load a saved version"
+            )
 
 
 def as_levels(levels: Sequence[float]) -> tuple[float, ...]:
     """Return quantile levels as floats, refused unless each lies strictly between 0 and 1."""
     out = tuple(float(level) for level in levels)
     if not out or not all(0.0 < level < 1.0 for level in out):
-        raise InputError(f"quantile levels are {list(levels)}", field="levels", fix="give numbers between 0 and 1")
+        raise InputError(
+            f"quantile levels are {list(levels)}", field="levels", fix="give numbers between 0 and 1"
+        )
     return out
 
 
@@ -193,7 +200,9 @@ def quantile_frame(values: np.ndarray, levels: Sequence[float], index: pd.Index)
     return pd.DataFrame(out, index=index, columns=pd.Index([float(v) for v in levels], name="level"))
 
 
-def checked_features(X: pd.DataFrame, features: Sequence[Feature], *, file: str | None = None) -> pd.DataFrame:
+def checked_features(
+    X: pd.DataFrame, features: Sequence[Feature], *, file: str | None = None
+) -> pd.DataFrame:
     """Return the columns of ``features``, by name, typed, in range, with defaults filled in.
 
     Rows are named in errors by their position, counted so that the header is row 1.
@@ -209,52 +218,109 @@ def checked_features(X: pd.DataFrame, features: Sequence[Feature], *, file: str 
     InputError
         A required column or cell is missing, a cell is not of its type, or a value is out of range.
     """
-    columns: dict[str, pd.Series] = {}
+    # arrays, not series: a prediction of one row should not pay for pandas' alignment a dozen times
+    columns: dict[str, Any] = {}
     for feature in features:
         if feature.name not in X.columns:
             if feature.required:
                 raise InputError(
-                    "the column is missing", file=file, field=feature.name, fix=f"add it: {feature.doc or feature.dtype}"
+                    "the column is missing",
+                    file=file,
+                    field=feature.name,
+                    fix=f"add it: {feature.doc or feature.dtype}",
                 )
-            raw = pd.Series([None] * len(X), index=X.index, dtype=object)
-        else:
-            raw = X[feature.name]
-            if isinstance(raw, pd.DataFrame):
-                raise InputError("the column is there twice", file=file, field=feature.name, fix="keep one")
+            columns[feature.name] = _unknown(feature, len(X))
+            continue
+        raw = X[feature.name]
+        if isinstance(raw, pd.DataFrame):
+            raise InputError("the column is there twice", file=file, field=feature.name, fix="keep one")
         columns[feature.name] = _checked_column(raw, feature, file)
-    return pd.DataFrame(columns, index=X.index)
+    # object, whatever pandas would infer: the same dtype with every version of pandas
+    typed = {
+        name: pd.Series(column, index=X.index, dtype=object, copy=False) if column.dtype == object else column
+        for name, column in columns.items()
+    }
+    return pd.DataFrame(typed, index=X.index, copy=False)
+
+
+def _unknown(feature: Feature, rows: int) -> Any:
+    if feature.dtype in ("text", "category"):
+        return np.full(rows, feature.default or "", dtype=object)
+    if feature.dtype == "instant":
+        return pd.DatetimeIndex(np.full(rows, "NaT", dtype="datetime64[ns]"), tz="UTC")
+    return np.full(rows, np.nan if feature.default is None else float(feature.default))
 
 
 def _refuse(bad: np.ndarray, raw: pd.Series, feature: Feature, file: str | None, fix: str) -> None:
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise InputError(f"{raw.iloc[at]!r} cannot be used", file=file, row=at + 2, field=feature.name, fix=fix)
+        raise InputError(
+            f"{raw.iloc[at]!r} cannot be used", file=file, row=at + 2, field=feature.name, fix=fix
+        )
 
 
-def _checked_column(raw: pd.Series, feature: Feature, file: str | None) -> pd.Series:
-    absent = raw.isna().to_numpy()
+def _checked_column(raw: pd.Series, feature: Feature, file: str | None) -> Any:
     if feature.dtype in ("text", "category"):
-        text = raw.astype(object).where(~absent, "").astype(str)
-        absent = absent | (text == "").to_numpy()
-        if feature.categories:
-            bad = ~absent & ~text.isin(feature.categories).to_numpy()
-            _refuse(bad, raw, feature, file, f"use one of {', '.join(feature.categories)}")
-        out = text.where(~absent, feature.default or "").astype(object)
-    elif feature.dtype == "instant":
-        instants = pd.to_datetime(raw, utc=True, errors="coerce")
-        _refuse(instants.isna().to_numpy() & ~absent, raw, feature, file, "write an ISO 8601 instant with its zone")
-        out = instants
-    else:
-        numbers = pd.to_numeric(raw, errors="coerce").astype("float64")
-        finite = np.isfinite(numbers.to_numpy())
-        unit = f" ({feature.unit})" if feature.unit else ""
-        _refuse(~finite & ~absent, raw, feature, file, f"write a finite number{unit}")
-        with np.errstate(invalid="ignore"):
-            low = numbers.to_numpy() < (-np.inf if feature.low is None else feature.low)
-            high = numbers.to_numpy() > (np.inf if feature.high is None else feature.high)
-        bounds = f"between {feature.low} and {feature.high}" if feature.high is not None else f"at least {feature.low}"
-        _refuse((low | high) & ~absent, raw, feature, file, f"write a number {bounds}{unit}")
-        out = numbers if feature.default is None else numbers.where(~absent, float(feature.default))
+        return _checked_text(raw, feature, file)
+    if feature.dtype == "instant":
+        return _checked_instants(raw, feature, file)
+    return _checked_numbers(raw, feature, file)
+
+
+def _checked_text(raw: pd.Series, feature: Feature, file: str | None) -> np.ndarray:
+    cells = raw.to_numpy(dtype=object)
+    absent = pd.isna(cells)
+    text = np.array(
+        ["" if gone else str(cell) for cell, gone in zip(cells, absent, strict=True)], dtype=object
+    )
+    absent = text == ""
+    if feature.categories:
+        known = set(feature.categories)
+        bad = np.array([cell not in known for cell in text], dtype=bool) & ~absent
+        _refuse(bad, raw, feature, file, f"use one of {', '.join(feature.categories)}")
     if feature.required:
         _refuse(absent, raw, feature, file, f"fill it in: {feature.doc or feature.dtype}")
-    return out
+    if feature.default:
+        text[absent] = feature.default
+    return text
+
+
+def _checked_instants(raw: pd.Series, feature: Feature, file: str | None) -> pd.DatetimeIndex:
+    fix = "write an ISO 8601 instant with its zone"
+    absent = raw.isna().to_numpy()
+    if not isinstance(raw.dtype, pd.DatetimeTZDtype):
+        # without a zone an instant is anybody's guess
+        zoned = np.array([_has_zone(cell) for cell in raw.to_numpy(dtype=object)], dtype=bool)
+        _refuse(~zoned & ~absent, raw, feature, file, fix)
+    instants = pd.DatetimeIndex(pd.to_datetime(raw, utc=True, errors="coerce", format="ISO8601"))
+    _refuse(np.asarray(instants.isna()) & ~absent, raw, feature, file, fix)
+    if feature.required:
+        _refuse(absent, raw, feature, file, f"fill it in: {feature.doc or feature.dtype}")
+    return instants
+
+
+def _has_zone(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return _ZONED.search(cell) is not None
+    return getattr(cell, "tzinfo", None) is not None
+
+
+def _checked_numbers(raw: pd.Series, feature: Feature, file: str | None) -> np.ndarray:
+    if raw.dtype.kind in "fiub":
+        numbers = raw.to_numpy(dtype=float)
+        absent = np.isnan(numbers)
+    else:
+        absent = raw.isna().to_numpy()
+        numbers = pd.to_numeric(raw, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    unit = f" ({feature.unit})" if feature.unit else ""
+    _refuse(~np.isfinite(numbers) & ~absent, raw, feature, file, f"write a finite number{unit}")
+    low = -np.inf if feature.low is None else feature.low
+    high = np.inf if feature.high is None else feature.high
+    # NaN compares as false, so an unknown cell is within any bounds
+    bounds = (
+        f"between {feature.low} and {feature.high}" if feature.high is not None else f"at least {feature.low}"
+    )
+    _refuse((numbers < low) | (numbers > high), raw, feature, file, f"write a number {bounds}{unit}")
+    if feature.required:
+        _refuse(absent, raw, feature, file, f"fill it in: {feature.doc or feature.dtype}")
+    return numbers if feature.default is None else np.where(absent, float(feature.default), numbers)

@@ -44,14 +44,15 @@ def remaining_quantiles(
         reach = np.log((1 - levels_at[anchor]) / (1 - levels_at[-1]))
         # the tail index: how fast log survival falls with log time; 0.25 to 20 keeps it a tail
         alpha = float(np.clip(reach / max(x[-1] - x[anchor], 1e-6), 0.25, 20.0))
+        # survival is kept as its logarithm: of a job that has run far past its estimate it underflows
         if log_e >= x[-1]:
-            survive = (1 - levels_at[-1]) * np.exp(-alpha * (log_e - x[-1]))
+            log_survive = np.log(1 - levels_at[-1]) - alpha * (log_e - x[-1])
         else:
-            survive = 1.0 - float(np.interp(log_e, x, levels_at, left=0.0))
-        target = 1.0 - survive * (1.0 - wanted)
+            log_survive = np.log1p(-float(np.interp(log_e, x, levels_at, left=0.0)))
+        log_tail = log_survive + np.log1p(-wanted)
+        target = -np.expm1(log_tail)
         inside = np.interp(target, levels_at, x, left=float(x[0]))
-        with np.errstate(divide="ignore"):
-            beyond = x[-1] + np.log((1 - levels_at[-1]) / np.maximum(1.0 - target, 1e-300)) / alpha
+        beyond = x[-1] + (np.log(1 - levels_at[-1]) - log_tail) / alpha
         ends = np.exp(np.where(target > levels_at[-1], beyond, inside))
         out[i] = np.maximum(ends - max(float(e), 0.0), 1e-3 * max(float(e), float(row[0])))
     return np.maximum.accumulate(out, axis=1) if np.all(np.diff(wanted) >= 0) else out
