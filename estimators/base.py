@@ -60,7 +60,7 @@ class Feature:
     doc: str = ""
 
 
-class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
+class Estimator(BaseEstimator, ABC):
     """Base class of every estimator.
 
     The contract is scikit-learn's: ``__init__`` only stores its arguments, ``fit`` validates, learns and returns
