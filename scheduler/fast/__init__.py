@@ -1,14 +1,18 @@
 """The fast allocator."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tidegrid.scheduler.fast.board import Board, board
+from tidegrid.scheduler.fast.cache import drop_stale
 from tidegrid.scheduler.fast.search import allocate
 from tidegrid.scheduler.fast.state import new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import Problem
+
+drop_stale(allocate.stats.cache_path, Path(__file__).parent)
 
 
 def _orders(b: Board) -> np.ndarray:

@@ -13,10 +13,17 @@ ZERO = np.uint64(0)
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    try:
-        return njit(cache=True, error_model="numpy", **options)(function)
-    except RuntimeError:  # no folder that numba could write to: compile in every process instead
-        return njit(error_model="numpy", **options)(function)
+    # Without reference counts: no kernel makes or keeps an array, and counting two dozen of them in and out
+    # of every call takes most of the time. Left out where a release of numba does not know the option.
+    for more in ({"_nrt": False}, {}):
+        for cache in (True, False):
+            try:
+                return njit(cache=cache, error_model="numpy", **options, **more)(function)
+            except RuntimeError:  # no folder that numba could write to: compile in every process instead
+                continue
+            except (KeyError, TypeError):
+                break
+    raise AssertionError("numba takes no options")
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,26 +77,31 @@ def span(word: int, first: int, size: int) -> Any:
 
 
 @kernel
-def runs(rows: Any, at: int, words: int, log_size: int, legal: Any, legal_at: int, out: Any) -> bool:
-    """First GPUs of every legal block of 2**log_size GPUs inside a set; returns whether there is one."""
-    for k in range(words):
-        out[k] = rows[at + k]
+def runs(sets: Any, at: int, words: int, log_size: int, legal: Any, legal_at: int) -> bool:
+    """Turn a set into the first GPUs of its legal blocks of 2**log_size GPUs; returns whether there is one."""
+    if words == 1:
+        row = sets[at]
+        for i in range(log_size):
+            row &= row >> np.uint64(1 << i)
+        row &= legal[legal_at]
+        sets[at] = row
+        return row != ZERO
     for i in range(log_size):
         step = 1 << i
         if step < 64:
             left = np.uint64(step)
             right = np.uint64(64 - step)
-            for k in range(words - 1):
-                out[k] &= (out[k] >> left) | (out[k + 1] << right)
-            out[words - 1] &= out[words - 1] >> left
+            for k in range(at, at + words - 1):
+                sets[k] &= (sets[k] >> left) | (sets[k + 1] << right)
+            sets[at + words - 1] &= sets[at + words - 1] >> left
         else:
             jump = step // 64
             for k in range(words):
-                out[k] &= out[k + jump] if k + jump < words else ZERO
+                sets[at + k] &= sets[at + k + jump] if k + jump < words else ZERO
     found = ZERO
     for k in range(words):
-        out[k] &= legal[legal_at + k]
-        found |= out[k]
+        sets[at + k] &= legal[legal_at + k]
+        found |= sets[at + k]
     return found != ZERO
 
 
@@ -100,27 +112,35 @@ def overlap(free: Any, at: int, words: int, rows: int, length: int, low: int, hi
     ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free.
     The sliding AND costs three operations a row whatever the length (van Herk's blocks).
     """
+    last = min(rows, high + length) - 1
+    # Place of the last row in its block, so that no row needs a division.
+    place_of_last = (last - low) % length
     for k in range(words):
-        last = min(rows, high + length) - 1
-        run = ALL
         # Backward inside each block of ``length`` rows: AND from a row to its block's end.
+        run = ALL
+        place = place_of_last
         for t in range(last, low - 1, -1):
-            if (t - low) % length == length - 1:
-                run = ALL
             run &= free[at + t * words + k]
             if t <= high:
                 out[t * words + k] = run
+            place -= 1
+            if place < 0:
+                place = length - 1
+                run = ALL
         # Forward: AND from a block's start to the window's last row.
-        run = ALL
+        place = 0
         for t in range(low, last + 1):
-            if (t - low) % length == 0:
+            if place == 0:
                 run = ALL
             run &= free[at + t * words + k]
             start = t - length + 1
-            if start >= low and start <= high:
+            if start >= low:
                 out[start * words + k] &= run
-        # Windows that the last row cuts short: the last block from its start, for those begun before it.
+            place += 1
+            if place == length:
+                place = 0
+        # Windows that the last row cuts short and that began before its block: the rest of them.
         if last == rows - 1:
-            first = low + ((last - low) // length) * length
+            first = last - place_of_last
             for start in range(max(low, rows - length + 1), min(high, first - 1) + 1):
                 out[start * words + k] &= run

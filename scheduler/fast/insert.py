@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.fast.bits import ONE, ZERO, above, kernel, lowest, ones, overlap, runs, span
-from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform, worth
+from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform
 
 # Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
 MOST_CORNERS = 12
+IMPOSSIBLE = 1e18  # more than any reward, for steps where the block has no room
 TOP = np.uint64(63)
 
 
@@ -49,23 +50,29 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
 
 
 @kernel
-def fit_at(B: Any, S: Any, p: int, shape: int, start: int) -> Any:
-    """Best legal block for a start among the corners of ``S.mask``: its contact and its first GPU."""
+def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int) -> Any:
+    """Best legal block for a start among the corners of ``S.window``: its contact and its first GPU.
+
+    Blocks that could as well start one step earlier, from ``begin``, and later, to ``stop``, are passed over.
+    """
     words, size, length = B.pool[p].words, B.shape[shape].gpus, B.shape[shape].steps
     best, chosen, looked = -1.0, -1, 0
     down = B.pool[p].high
+    at = start * words
     for i in range(words):
         k = words - 1 - i if down else i
-        here = S.mask[k]
+        here = S.window[at + k]
         if here == ZERO:
             continue
         lower = here << ONE
         if k > 0:
-            lower |= S.mask[k - 1] >> TOP
+            lower |= S.window[at + k - 1] >> TOP
         upper = here >> ONE
         if k + 1 < words:
-            upper |= S.mask[k + 1] << TOP
+            upper |= S.window[at + k + 1] << TOP
         corners = here & ~(lower & upper)
+        if begin < start and start < stop:
+            corners &= ~(S.window[at + k - words] & S.window[at + k + words])
         while corners != ZERO:
             bit = TOP - above(corners) if down else lowest(corners)
             corners &= ~(ONE << bit)
@@ -83,52 +90,71 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int) -> Any:
 
 
 @kernel
-def best_spot(B: Any, S: Any, j: int, fit: float, blink: float) -> Any:
+def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> Any:
     """Shape, start, first GPU with the largest marginal objective · (1 + fit · contact); -1 where none gains.
 
-    With probability ``blink`` a shape or a start is passed over, so that repairs differ.
+    With probability ``blink`` a shape or a start is passed over, so that repairs differ. Only blocks that
+    meet the steps from ``since`` to ``until`` (exclusive) are looked at.
     """
     best = 0.0
     shape_at, start_at, first_at = -1, -1, -1
+    many = B.job[j].shape_last - B.job[j].shape_first
     for shape in range(B.job[j].shape_first, B.job[j].shape_last):
-        low, high = B.job[j].earliest, B.shape[shape].latest
-        most = worth(B, j, shape, low)
-        if most * (1.0 + fit) <= best:
-            continue
-        if blink > 0.0 and B.job[j].shape_last - B.job[j].shape_first > 1 and uniform(S.rng) < 4.0 * blink:
-            continue
         p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
+        low = max(B.job[j].earliest, since - length + 1)
+        high = min(B.shape[shape].latest, until - 1)
+        if low > high:
+            continue
+        rate = B.job[j].value * size
+        if rate * (B.before[min(low + length, B.steps)] - B.before[low]) * (1.0 + fit) <= best:
+            continue
+        if blink > 0.0 and many > 1 and uniform(S.rng) < 0.15:
+            continue
         words, log = B.pool[p].words, B.shape[shape].log
         legal = B.pool[p].legal + log * words
         overlap(S.free, B.pool[p].row, words, B.steps, length, low, high, S.window)
+        begin, stop = -1, -1
+        for start in range(low, high + 1):
+            if runs(S.window, start * words, words, log, B.legal, legal):
+                stop = start
+                if begin < 0:
+                    begin = start
+        if begin < 0:
+            continue
         wanted = B.pool[p].app_last > B.pool[p].app_first
-        if wanted and not B.pool[p].capped:
+        capped = B.pool[p].capped
+        if wanted:
             total = 0.0
-            S.sums[low] = 0.0
-            for t in range(low, min(B.width, high + length)):
+            S.sums[begin] = 0.0
+            for t in range(begin, min(B.width, stop + length)):
                 if B.step[p, t].wanted > 0:
                     used = S.used[p, t]
                     if used + size > B.pool[p].gpus:
-                        total += 1e18
+                        total += IMPOSSIBLE
                     else:
                         total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
                 S.sums[t + 1] = total
-        for start in range(low, high + 1):
-            gain = worth(B, j, shape, start)
-            if wanted and not B.pool[p].capped:
-                gain -= S.sums[min(start + length, B.width)] - S.sums[start]
+        last_guess = -np.inf
+        for start in range(begin, stop + 1):
+            gain = rate * (B.before[min(start + length, B.steps)] - B.before[start])
+            guess = gain
+            if wanted:
+                guess -= S.sums[min(start + length, B.width)] - S.sums[start]
+                if not capped:
+                    gain = guess
+            rising = guess > last_guess
+            last_guess = guess
             if gain * (1.0 + fit) <= best:
-                continue
-            if not runs(S.window, start * words, words, log, B.legal, legal, S.mask):
                 continue
             if blink > 0.0 and uniform(S.rng) < blink:
                 continue
-            if B.pool[p].capped:
+            touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop)
+            if first < 0 or gain * (1.0 + fit * touch) <= best:
+                continue
+            if capped:
                 gain -= pool_penalty(B, S, p, start, start + length, size) - S.tally[p + 1]
-                if gain * (1.0 + fit) <= best:
+                if gain * (1.0 + fit * touch) <= best:
                     continue
-            touch, first = fit_at(B, S, p, shape, start)
-            if first >= 0 and gain * (1.0 + fit * touch) > best:
-                best = gain * (1.0 + fit * touch)
-                shape_at, start_at, first_at = shape, start, first
+            best = gain * (1.0 + fit * touch)
+            shape_at, start_at, first_at = shape, start, first
     return shape_at, start_at, first_at

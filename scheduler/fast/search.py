@@ -7,16 +7,14 @@ import numpy as np
 from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle
 from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
-from tidegrid.scheduler.fast.state import below, clear, lift, pool_penalty, put, record, uniform, worth
+from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, uniform, worth
 
-MOST_RUINED = 24  # jobs that one round may take off
-MOST_TRIED = 12  # waiting jobs that one round may try besides
 
 
 @kernel
-def insert(B: Any, S: Any, j: int, fit: float, blink: float) -> bool:
+def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> bool:
     """Place a job at its best spot, where it has one."""
-    shape, start, first = best_spot(B, S, j, fit, blink)
+    shape, start, first = best_spot(B, S, j, fit, blink, since, until)
     if shape < 0:
         return False
     put(B, S, j, shape, start, first)
@@ -33,7 +31,7 @@ def construct(B: Any, S: Any, order: Any, fit: float) -> Any:
     for p in range(len(B.pool)):
         S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
     for i in range(len(order)):
-        insert(B, S, order[i], fit, 0.0)
+        insert(B, S, order[i], fit, 0.0, 0, B.steps)
     return objective(B, S)
 
 
@@ -227,11 +225,8 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
     ``best_spots`` gets the best placements seen.
     """
     n = len(B.job)
-    log = np.empty((MOST_RUINED + MOST_TRIED + 2, 4), np.int64)
-    todo = np.empty(MOST_RUINED + MOST_TRIED + 2, np.int64)
-    key = np.empty(MOST_RUINED + MOST_TRIED + 2, np.float64)
-    area = np.zeros(n, np.float64)
-    size = np.zeros(n, np.float64)
+    log, todo, key = S.log, S.todo, S.key
+    area, size = S.area[0], S.area[1]
     for j in range(n):
         for shape in range(B.job[j].shape_first, B.job[j].shape_last):
             area[j] = max(area[j], B.shape[shape].gpus * B.shape[shape].steps)
@@ -293,7 +288,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
         for i in range(many):
             j = todo[i]
-            if insert(B, S, j, fit, 0.02):
+            if insert(B, S, j, fit, 0.02, 0, B.steps):
                 seen = False
                 for m in range(logged):
                     seen |= log[m, 0] == j
@@ -319,7 +314,7 @@ def allocate(B: Any, S: Any, orders: Any, rounds: int, heat: float, owners: Any,
     ``S.spot`` gets the placements, ``owners`` the app on each GPU and step.
     """
     n = len(B.job)
-    best_spots = S.spot.copy()
+    best_spots = S.best
     best = -np.inf
     for i in range(len(orders)):
         found = construct(B, S, orders[i], 0.02)

@@ -7,6 +7,8 @@ import numpy as np
 from tidegrid.scheduler.fast.bits import kernel, ones, span
 
 NO_LIMIT = 1 << 60
+MOST_RUINED = 24  # jobs that one round may take off
+MOST_TRIED = 12  # waiting jobs that one round may try besides
 
 
 class State(NamedTuple):
@@ -18,10 +20,14 @@ class State(NamedTuple):
     tally: np.ndarray  # (1 + P) tilted reward; what the shortfall of each pool costs, counting GPUs
     rng: np.ndarray  # (1) state of the generator
     window: np.ndarray  # flat sets that stay free, by start
-    mask: np.ndarray  # (most words) legal first GPUs
     hit: np.ndarray  # (most words) held GPUs that jobs take
     sums: np.ndarray  # (width + 1) added penalty before a step
     line: np.ndarray  # (3, steps + 2) room, most GPUs, GPUs by the step at which a job takes them
+    best: np.ndarray  # (N, 3) best placements so far
+    log: np.ndarray  # (…, 4) jobs that a round has touched, and where they were
+    todo: np.ndarray  # jobs to insert
+    key: np.ndarray  # what they are sorted by
+    area: np.ndarray  # (2, N) largest area and block of each job
     count: np.ndarray  # (A, steps) GPUs that each app is to hold
     hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
     gpu: np.ndarray  # (steps + 2, most GPUs) next step at which a job takes it; last row: app that holds it
@@ -38,10 +44,14 @@ def new_state(board: Any, seed: int) -> State:
         tally=np.zeros(1 + len(board.pool), np.float64),
         rng=np.array([(seed * 2654435761 + 88172645463325252) & 0xFFFFFFFFFFFFFFFF or 1], np.uint64),
         window=np.empty(steps * most_words, np.uint64),
-        mask=np.empty(most_words, np.uint64),
         hit=np.empty(most_words, np.uint64),
         sums=np.zeros(width + 1, np.float64),
         line=np.zeros((3, steps + 2), np.int64),
+        best=np.full((len(board.job), 3), -1, np.int64),
+        log=np.zeros((MOST_RUINED + MOST_TRIED + 2, 4), np.int64),
+        todo=np.zeros(MOST_RUINED + MOST_TRIED + 2, np.int64),
+        key=np.zeros(MOST_RUINED + MOST_TRIED + 2, np.float64),
+        area=np.zeros((2, len(board.job)), np.float64),
         count=np.zeros((apps, steps), np.int64),
         hand=np.zeros((2, apps), np.int64),
         gpu=np.empty((steps + 2, most_gpus if apps else 1), np.int32),
