@@ -1,0 +1,200 @@
+"""``solve``, ``check``, ``compare``, ``explain``, ``bench`` as a user meets them: output and exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tidegrid.app.commands import plans
+from tidegrid.app.common import run
+from tidegrid.scheduler import Plan, Problem, is_legal
+from tidegrid.scheduler.scenarios import scenario
+
+
+@pytest.fixture
+def tidegrid(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command; return exit code, standard output and standard error."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    plans.register(app)
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            run(app, [str(part) for part in argv])
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def problem_file(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.json"
+    scenario("mixed_control").write(path)
+    return path
+
+
+@pytest.mark.parametrize("mode", ["fast", "fifo"])
+def test_solve_writes_a_legal_plan_with_its_explanations(
+    tidegrid: Any, problem_file: Path, mode: str
+) -> None:
+    target = problem_file.parent / "plan.json"
+    code, out, err = tidegrid("solve", problem_file, "--mode", mode, "--out", target)
+    assert (code, err) == (0, "")
+    plan = Plan.read(target)
+    assert is_legal(Problem.read(problem_file), plan)
+    assert plan.mode == mode
+    assert {"explanations", "risks", "idle_windows"} <= set(plan.extra)
+    assert str(target) in out
+
+
+def test_two_runs_write_the_same_bytes(tidegrid: Any, problem_file: Path, tmp_path: Path) -> None:
+    for name in ("one.json", "two.json"):
+        tidegrid("solve", problem_file, "--out", tmp_path / name)
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+def test_solve_says_that_something_was_refused(tidegrid: Any, tmp_path: Path) -> None:
+    """X needs 16 of 8 GPUs: its reason is printed, and the exit code is 1 (case P9)."""
+    job = {"priority": 1, "order": 0, "shapes": [{"pool": "p", "gpus": 16, "steps": 1}]}
+    data = {
+        "steps": 4, "decay": 1, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 8}], "apps": [],
+        "jobs": [{"id": "X", **job}, {"id": "Y", **job, "shapes": [{"pool": "p", "gpus": 2, "steps": 1}]}],
+    }  # fmt: skip
+    Problem.from_dict(data).write(tmp_path / "problem.json")
+    code, out, _ = tidegrid("solve", tmp_path / "problem.json")
+    assert code == 1
+    assert "X: refused: it needs 16 GPUs, p has 8" in out
+    code, out, _ = tidegrid("solve", tmp_path / "problem.json", "--json")
+    assert code == 1
+    assert json.loads(out)["metrics"]["placed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not JSON"),
+        ("{}", "steps: is missing"),
+        (
+            '{"steps": 1, "decay": 1, "shortfall_weight": 1, "pools": [{"id": "p", "gpus": 0}]}',
+            "pools[0].gpus: 0 is",
+        ),
+    ],
+)
+def test_a_bad_problem_is_one_line_and_code_2(tidegrid: Any, tmp_path: Path, text: str, message: str) -> None:
+    path, target = tmp_path / "problem.json", tmp_path / "plan.json"
+    path.write_text(text)
+    code, out, err = tidegrid("solve", path, "--out", target)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "problem.json" in err
+    assert err.count("\n") == 1
+    assert not target.exists()
+
+
+def test_an_unknown_mode_is_one_line_and_code_2(tidegrid: Any, problem_file: Path) -> None:
+    for command in ("solve", "compare"):
+        code, _, err = tidegrid(command, problem_file, "--mode", "magic")
+        assert code == 2
+        assert "'magic' is not a mode; write one of fast" in err
+
+
+def test_a_folder_that_does_not_exist_is_named(tidegrid: Any, problem_file: Path) -> None:
+    code, _, err = tidegrid("solve", problem_file, "--out", problem_file.parent / "absent" / "plan.json")
+    assert code == 2
+    assert "cannot be written" in err
+
+
+def test_check_tells_legal_from_illegal(tidegrid: Any, problem_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    tidegrid("solve", problem_file, "--out", target)
+    assert tidegrid("check", problem_file, target)[:1] == (0,)
+    data = json.loads(target.read_text())
+    data["placements"][0]["start"] += 1
+    target.write_text(json.dumps(data))
+    code, out, _ = tidegrid("check", problem_file, target)
+    assert code == 1
+    assert "not legal" in out
+    code, out, _ = tidegrid("check", problem_file, target, "--json")
+    assert code == 1
+    assert json.loads(out)["legal"] is False
+
+
+def test_check_says_that_a_plan_answers_another_input(
+    tidegrid: Any, problem_file: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "plan.json"
+    tidegrid("solve", problem_file, "--out", target)
+    data = json.loads(problem_file.read_text())
+    data["note"] = "changed"
+    problem_file.write_text(json.dumps(data))
+    code, out, _ = tidegrid("check", problem_file, target)
+    assert code == 0
+    assert "made for an earlier problem" in out
+
+
+def test_check_of_a_file_that_is_no_plan_is_code_2(tidegrid: Any, problem_file: Path) -> None:
+    code, _, err = tidegrid("check", problem_file, problem_file)
+    assert code == 2
+    assert "placements: is missing" in err
+
+
+def test_explain_names_the_reason_of_one_job_and_of_all(
+    tidegrid: Any, problem_file: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "plan.json"
+    tidegrid("solve", problem_file, "--out", target)
+    job = Problem.read(problem_file).jobs[0].id
+    code, out, _ = tidegrid("explain", problem_file, target, job)
+    assert code == 0
+    assert out.startswith(job)
+    code, out, _ = tidegrid("explain", problem_file, target, "--json")
+    assert len(json.loads(out)["explanations"]) == len(Problem.read(problem_file).jobs)
+    code, _, err = tidegrid("explain", problem_file, target, "nobody")
+    assert code == 2
+    assert "no job 'nobody'" in err
+
+
+def test_compare_sets_modes_side_by_side_with_the_bound(
+    tidegrid: Any, problem_file: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    code, out, _ = tidegrid(
+        "compare", problem_file, "-m", "fast", "-m", "fifo", "--time-limit", 1, "--report", report, "--json"
+    )
+    record = json.loads(out)
+    assert code == 0
+    assert [row["mode"] for row in record["modes"]] == ["fast", "fifo"]
+    assert all(0 <= row["gap"] <= 1 for row in record["modes"])
+    assert record["modes"][0]["gain"]["fifo"] > 0.246
+    text = report.read_text()
+    assert text.count("<img") == 1
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_bench_runs_a_scenario(tidegrid: Any) -> None:
+    code, out, _ = tidegrid(
+        "bench",
+        "scale",
+        "-m",
+        "fast",
+        "-m",
+        "fifo",
+        "--time-limit",
+        0.5,
+        "--repeats",
+        1,
+        "--no-race",
+        "--json",
+    )
+    record = json.loads(out)["scenarios"][0]
+    assert (code, record["name"]) == (0, "scale")
+    assert "rebuilt" in record["rebuilt"]
+    code, out, _ = tidegrid(
+        "bench", "scale", "-m", "fast", "-m", "fifo", "--time-limit", 0.5, "--repeats", 1, "--no-race"
+    )
+    assert "The scenarios are rebuilt" in out
+    code, _, err = tidegrid("bench", "nowhere")
+    assert code == 2
+    assert "'nowhere' is not a scenario" in err
