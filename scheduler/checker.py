@@ -3,7 +3,8 @@
 Written from the contract alone, so that it shares no code with any planner. Vectorised over GPUs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -171,10 +172,38 @@ class _Board:
             if len(cells) != self.steps:
                 self.bad.append(f"app {name} has {len(cells)} steps, not {self.steps}")
                 continue
-            before = set(app.held_gpus)
-            for t, held in enumerate(cells):
-                before = self._serve(app, t, held, before)
+            if not self._serve_clean(app, cells):
+                before = set(app.held_gpus)
+                for t, held in enumerate(cells):
+                    before = self._serve(app, t, held, before)
         return covered
+
+    def _serve_clean(self, app: App, cells: Sequence[Sequence[int]]) -> bool:
+        """Serve an app whose cells break no rule, all steps at once; False, with nothing done, for any other."""
+        owner = self.owner[app.pool]
+        count = np.fromiter(map(len, cells), np.int64, self.steps)
+        gpus = np.fromiter(chain.from_iterable(cells), np.int64, int(count.sum()))
+        if gpus.size and (gpus.min() < 0 or gpus.max() >= len(owner)):
+            return False
+        at = np.repeat(np.arange(self.steps), count)
+        holds = np.zeros((self.steps + 1, len(owner)), bool)
+        holds[0, list(app.held_gpus)] = True
+        holds[at + 1, gpus] = True
+        moved = np.count_nonzero(holds[1:] != holds[:-1], axis=1)
+        if np.count_nonzero(holds[1:]) != gpus.size or (gpus.size and owner[gpus, at].max() != _FREE):
+            return False
+        if app.swap_cap is not None and moved.max() > app.swap_cap:
+            return False
+        owner[gpus, at] = self.number[app.id]
+        demand = np.array(app.demand[: self.steps], np.int64)
+        short = np.maximum(0, demand - count)
+        self.swaps += int(moved.sum())
+        self.short += int(short.sum())
+        self.served += int(np.minimum(count, demand).sum())
+        self.penalty += float(
+            self.problem.shortfall_weight * app.priority * (self.weight[: self.steps] @ short)
+        )
+        return True
 
     def _serve(self, app: App, t: int, held: Any, before: set[int]) -> set[int]:
         now = set(held)
