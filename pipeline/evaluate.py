@@ -24,6 +24,7 @@ from tidegrid.pipeline.backtest import (
     losses,
     make,
     naive_answers,
+    one_thread,
     rows_of,
 )
 from tidegrid.pipeline.naive import FLOOR_H
@@ -191,7 +192,7 @@ def evaluate(
             ends: list[pd.Timestamp] = cutoffs(estimator, history, folds, share)
             if not ends:
                 problems.append(f"{name}: the history has no rows that it could be asked")
-            later: Sequence[pd.Timestamp | None] = [*ends[1:], None]
+            later: Sequence[pd.Timestamp | None] = [*ends[1:], None][: len(ends)]
             tasks += [(name, estimator, k, *pair) for k, pair in enumerate(zip(ends, later, strict=True))]
     found = _run(tasks, history, jobs)
     parts = []
@@ -272,9 +273,10 @@ def _fold(
     if not len(test):
         return none, ""
     try:
-        fitted, past = fitted_as_of(estimator, history, cutoff)
-        quantiles = answers(fitted, everything, cutoff, test)
-        basis = fitted.basis(test.X)
+        with one_thread():
+            fitted, past = fitted_as_of(estimator, history, cutoff)
+            quantiles = answers(fitted, everything, cutoff, test)
+            basis = fitted.basis(test.X)
     except TidegridError as error:
         return none, str(error)
     except Exception as error:  # a plugin may raise anything; it must not stop the others

@@ -1,6 +1,6 @@
 """Train every estimator: fit a challenger, backtest it on later data, and let it take over where that says so."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,11 +23,15 @@ from tidegrid.pipeline.backtest import (
     fitted_as_of,
     make,
     naive_answers,
+    one_thread,
     rows_of,
     scored,
     scores,
-    updated,
 )
+from tidegrid.pipeline.champions import champion_of, fit_all, load_estimators, wanted
+
+__all__ = ["Trained", "fit_all", "load_estimators", "train"]
+
 
 TEST_ROWS = 200
 """Finished jobs that a challenger is tested on, where there are enough; never more than a quarter of them."""
@@ -142,105 +146,17 @@ def train(
     moment = as_instant(now, field="now")
     view = history.as_of(moment)
     known = registry if registry is not None else discover()
-    wanted = _wanted(known, names)
-    templates = {name: make(known.classes[name], timezone) for name in wanted if name in known.classes}
+    chosen = wanted(known, names)
+    templates = {name: make(known.classes[name], timezone) for name in chosen if name in known.classes}
     fits = _fits(templates, view, store, jobs)
     out = []
-    for name in wanted:
+    for name in chosen:
         if name in fits:
             out.append(_settled(name, fits[name], known, store, moment, retention, seed))
         else:
             failure = next(f for f in known.failures if f.name == name)
             out.append(Trained(name, "failed", f"it does not load: {failure}"))
     return out
-
-
-def fit_all(
-    history: History,
-    names: Iterable[str] | None = None,
-    *,
-    timezone: str = "UTC",
-    registry: Registry | None = None,
-) -> dict[str, Estimator]:
-    """Return every estimator fitted on the whole of a history, without a store.
-
-    One that answers from its prior stays unfitted where there is nothing to fit it on, or where fitting fails; one
-    that cannot is left out then.
-    """
-    known = registry if registry is not None else discover()
-    out: dict[str, Estimator] = {}
-    for name in _wanted(known, names):
-        if name in known.classes:
-            fitted, _ = _fitted_or_prior(make(known.classes[name], timezone), history)
-            if fitted is not None:
-                out[name] = fitted
-    return out
-
-
-def load_estimators(
-    store: ModelStore,
-    *,
-    timezone: str = "UTC",
-    history: History | None = None,
-    registry: Registry | None = None,
-) -> tuple[dict[str, Estimator], list[str]]:
-    """Return the champion of each registered estimator, or what stands in for it, and notes that say so.
-
-    Where the champion is damaged, its latest intact ancestor answers; where there is none, the unfitted prior; for
-    one without a prior, a fresh fit on ``history``.
-
-    Parameters
-    ----------
-    store
-        Where the champions are.
-    timezone
-        The IANA zone of the site, for estimators that are not loaded.
-    history
-        What has happened up to now: champions that can take in new rows are brought up to date with what became
-        known after their training, in memory only.
-    registry
-        The estimators; those of the installed distributions where absent.
-
-    Raises
-    ------
-    InputError
-        Two distributions register one name.
-    """
-    known = registry if registry is not None else discover()
-    out: dict[str, Estimator] = {}
-    notes = [f"plugin not loaded: {failure}" for failure in known.failures]
-    for name, kind in sorted(known.classes.items()):
-        estimator, since, said = _champion(store, name, kind)
-        notes += said
-        if estimator is not None:
-            if history is not None and since is not None:
-                estimator, said = _up_to_date(estimator, since, history)
-                notes += said
-        elif kind.predicts_unfitted:
-            estimator = make(kind, timezone)
-            notes.append(f"{name}: no champion; it answers from its prior")
-        elif history is not None:
-            estimator, problem = _fitted_or_prior(make(kind, timezone), history)
-            how = problem or "fitted afresh on the history, without a backtest"
-            notes.append(f"{name}: no champion; {how}")
-        else:
-            notes.append(f"{name}: no champion, and no prior; train it")
-        if estimator is not None:
-            out[name] = estimator
-    return out, notes
-
-
-def _wanted(known: Registry, names: Iterable[str] | None) -> list[str]:
-    everything = sorted({*known.classes, *(failure.name for failure in known.failures)})
-    if names is None:
-        return everything
-    wanted = list(dict.fromkeys(names))
-    for name in wanted:
-        if name not in everything:
-            raise InputError(
-                "no such estimator is registered", field=name, fix=f"use one of: {', '.join(everything)}"
-            )
-    return sorted(wanted)
 
 
 def _fits(templates: Mapping[str, Estimator], view: History, store: ModelStore, jobs: int) -> dict[str, _Fit]:
@@ -254,7 +170,8 @@ def _fits(templates: Mapping[str, Estimator], view: History, store: ModelStore, 
 
 def _fit(name: str, template: Estimator, view: History, store: ModelStore) -> _Fit:
     try:
-        return _fit_and_test(name, template, view, store)
+        with one_thread():
+            return _fit_and_test(name, template, view, store)
     except TidegridError as error:
         return _Fit(problem=str(error))
     except Exception as error:  # a plugin may raise anything; it must not stop the others
@@ -262,7 +179,7 @@ def _fit(name: str, template: Estimator, view: History, store: ModelStore) -> _F
 
 
 def _fit_and_test(name: str, template: Estimator, view: History, store: ModelStore) -> _Fit:
-    champion, since, _ = _champion(store, name, type(template))
+    champion, since, _ = champion_of(store, name, type(template))
     now = view.instant
     assert now is not None
     everything = rows_of(template, view)
@@ -385,56 +302,3 @@ def _metrics(fit: _Fit) -> dict[str, float]:
     if fit.challenger.coverage is not None and np.isfinite(fit.challenger.coverage[0]):
         out[f"coverage_{BAND[0]}_{BAND[1]}"] = fit.challenger.coverage[0]
     return out
-
-
-def _champion(
-    store: ModelStore, name: str, kind: type[Estimator]
-) -> tuple[Estimator | None, pd.Timestamp | None, list[str]]:
-    """Return the champion, or its latest ancestor that loads, until when it learnt, and notes."""
-    notes: list[str] = []
-    try:
-        first = store.champion(name)
-        chain = [] if first is None else [first, *reversed(store.ancestors(name))]
-    except InputError as error:
-        return None, None, [f"{name}: {error}"]
-    for identifier in chain:
-        try:
-            bundle = store.load(name, identifier)
-            estimator = kind.from_bundle(bundle)
-            window = store.show(name, identifier).manifest["window"]
-        except Exception as error:  # whatever is wrong with one version, an older one may answer
-            said = str(error) if isinstance(error, TidegridError) else f"{type(error).__name__}: {error}"
-            notes.append(f"{name}: version {identifier} does not load ({said})")
-            continue
-        if identifier != first:
-            notes.append(f"{name}: answers from the earlier champion {identifier}")
-        return estimator, None if window is None else as_instant(window[1]), notes
-    return None, None, notes
-
-
-def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> tuple[Estimator, list[str]]:
-    """Let a champion take in what became known after its training; on any failure it stays as it was tested."""
-    rows = rows_of(estimator, history)
-    new = rows.take((rows.known_at > since).to_numpy(dtype=bool))
-    if not hasattr(estimator, "update") or not len(new):
-        return estimator, []
-    fresh: Estimator = type(estimator).from_bundle(estimator.to_bundle())
-    try:
-        updated(fresh, new)
-    except TidegridError as error:
-        return estimator, [f"{estimator.name}: not brought up to date ({error})"]
-    return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
-
-
-def _fitted_or_prior(template: Estimator, history: History) -> tuple[Estimator | None, str]:
-    rows = rows_of(template, history)
-    try:
-        if len(rows):
-            template.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
-            return template, ""
-        problem = "there is no row to fit it on"
-    except TidegridError as error:
-        problem = str(error)
-    except Exception as error:  # a plugin may raise anything; it must not stop the others
-        problem = f"{type(error).__name__}: {error}"
-    return (type(template)(**template.get_params()) if template.predicts_unfitted else None), problem

@@ -1,0 +1,162 @@
+"""What answers: the champion of each estimator brought up to date, or what stands in for it, flagged."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from tidegrid.data import History, as_instant
+from tidegrid.errors import InputError, TidegridError
+from tidegrid.estimators import Estimator
+from tidegrid.estimators.registry import Registry, discover
+from tidegrid.models import ModelStore
+from tidegrid.pipeline.backtest import make, one_thread, rows_of, updated
+
+
+def fit_all(
+    history: History,
+    names: Iterable[str] | None = None,
+    *,
+    timezone: str = "UTC",
+    registry: Registry | None = None,
+) -> dict[str, Estimator]:
+    """Return every estimator fitted on the whole of a history, without a store.
+
+    One that answers from its prior stays unfitted where there is nothing to fit it on, or where fitting fails; one
+    that cannot is left out then.
+    """
+    known = registry if registry is not None else discover()
+    out: dict[str, Estimator] = {}
+    for name in wanted(known, names):
+        if name in known.classes:
+            fitted, _ = _fitted_or_prior(make(known.classes[name], timezone), history)
+            if fitted is not None:
+                out[name] = fitted
+    return out
+
+
+def load_estimators(
+    store: ModelStore,
+    *,
+    timezone: str = "UTC",
+    history: History | None = None,
+    registry: Registry | None = None,
+) -> tuple[dict[str, Estimator], list[str]]:
+    """Return the champion of each registered estimator, or what stands in for it, and notes that say so.
+
+    Where the champion is damaged, its latest intact ancestor answers; where there is none, the unfitted prior; for
+    one without a prior, a fresh fit on ``history``.
+
+    Parameters
+    ----------
+    store
+        Where the champions are.
+    timezone
+        The IANA zone of the site, for estimators that are not loaded.
+    history
+        What has happened up to now: champions that can take in new rows are brought up to date with what became
+        known after their training, in memory only.
+    registry
+        The estimators; those of the installed distributions where absent.
+
+    Raises
+    ------
+    InputError
+        Two distributions register one name.
+    """
+    known = registry if registry is not None else discover()
+    out: dict[str, Estimator] = {}
+    notes = [f"plugin not loaded: {failure}" for failure in known.failures]
+    for name, kind in sorted(known.classes.items()):
+        estimator, since, said = champion_of(store, name, kind)
+        notes += said
+        if estimator is not None:
+            if history is not None and since is not None:
+                estimator, said = _up_to_date(estimator, since, history)
+                notes += said
+        elif kind.predicts_unfitted:
+            estimator = make(kind, timezone)
+            notes.append(f"{name}: no champion; it answers from its prior")
+        elif history is not None:
+            estimator, problem = _fitted_or_prior(make(kind, timezone), history)
+            how = problem or "fitted afresh on the history, without a backtest"
+            notes.append(f"{name}: no champion; {how}")
+        else:
+            notes.append(f"{name}: no champion, and no prior; train it")
+        if estimator is not None:
+            out[name] = estimator
+    return out, notes
+
+
+def wanted(known: Registry, names: Iterable[str] | None) -> list[str]:
+    """Return the names asked for, or all that are registered, in alphabetical order.
+
+    Raises
+    ------
+    InputError
+        A name is not registered.
+    """
+    everything = sorted({*known.classes, *(failure.name for failure in known.failures)})
+    if names is None:
+        return everything
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in everything:
+            raise InputError(
+                "no such estimator is registered", field=name, fix=f"use one of: {', '.join(everything)}"
+            )
+    return sorted(chosen)
+
+
+def champion_of(
+    store: ModelStore, name: str, kind: type[Estimator]
+) -> tuple[Estimator | None, pd.Timestamp | None, list[str]]:
+    """Return the champion, or its latest ancestor that loads, until when it learnt, and notes."""
+    notes: list[str] = []
+    try:
+        first = store.champion(name)
+        chain = [] if first is None else [first, *reversed(store.ancestors(name))]
+    except InputError as error:
+        return None, None, [f"{name}: {error}"]
+    for identifier in chain:
+        try:
+            bundle = store.load(name, identifier)
+            estimator = kind.from_bundle(bundle)
+            window = store.show(name, identifier).manifest["window"]
+        except Exception as error:  # whatever is wrong with one version, an older one may answer
+            said = str(error) if isinstance(error, TidegridError) else f"{type(error).__name__}: {error}"
+            notes.append(f"{name}: version {identifier} does not load ({said})")
+            continue
+        if identifier != first:
+            notes.append(f"{name}: answers from the earlier champion {identifier}")
+        return estimator, None if window is None else as_instant(window[1]), notes
+    return None, None, notes
+
+
+def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> tuple[Estimator, list[str]]:
+    """Let a champion take in what became known after its training; on any failure it stays as it was tested."""
+    rows = rows_of(estimator, history)
+    new = rows.take((rows.known_at > since).to_numpy(dtype=bool))
+    if not hasattr(estimator, "update") or not len(new):
+        return estimator, []
+    fresh: Estimator = type(estimator).from_bundle(estimator.to_bundle())
+    try:
+        with one_thread():
+            updated(fresh, new)
+    except TidegridError as error:
+        return estimator, [f"{estimator.name}: not brought up to date ({error})"]
+    return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
+
+
+def _fitted_or_prior(template: Estimator, history: History) -> tuple[Estimator | None, str]:
+    rows = rows_of(template, history)
+    try:
+        if len(rows):
+            with one_thread():
+                template.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
+            return template, ""
+        problem = "there is no row to fit it on"
+    except TidegridError as error:
+        problem = str(error)
+    except Exception as error:  # a plugin may raise anything; it must not stop the others
+        problem = f"{type(error).__name__}: {error}"
+    return (type(template)(**template.get_params()) if template.predicts_unfitted else None), problem
