@@ -199,7 +199,8 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd
             notes[of_kind & ~there.to_numpy() & (notes == "").to_numpy()] = (
                 f"no {feature.name}: estimated from the history of such jobs"
             )
-        checked_features(rows[able], estimator.features)
+        if able.any():
+            checked_features(rows[able], estimator.features)
         chosen[able] = kind
     return chosen, notes
 

@@ -1,0 +1,200 @@
+"""The commands on a site: what they write and print, their exit codes, and one clear line for bad input."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tidegrid.app.cli import app
+from tidegrid.app.common import run
+from tidegrid.data.synth import synthesise
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synthetic site of two weeks."""
+    folder = tmp_path_factory.mktemp("made") / "site"
+    synthesise(2, days=14).write(folder)
+    return folder
+
+
+@pytest.fixture
+def site(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(made, tmp_path / "site"))
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run the command line in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as left:
+        run(app, list(argv))
+    out, err = capsys.readouterr()
+    code = left.value.code
+    return (code if isinstance(code, int) else 1 if code else 0), out, err
+
+
+def test_plan_writes_its_files_and_compares_with_fifo(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan"
+    code, text, _ = call(capsys, "plan", str(site), "--out", str(out))
+    assert code in (0, 1)
+    assert "Synthetic data" in text
+    assert "fifo" in text
+    assert {p.name for p in out.iterdir()} == {
+        "problem.json", "plan.json", "estimates.csv", "etas.csv", "report.html", "grid.png",
+    }  # fmt: skip
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "Synthetic data" in report
+    assert "http-equiv" not in report
+    assert "<script src=" not in report
+    assert (out / "grid.png").read_bytes().startswith(b"\x89PNG")
+    code, text, _ = call(capsys, "check", str(out / "problem.json"), str(out / "plan.json"))
+    assert code == 0
+
+
+def test_plan_for_machines_prints_one_json_object(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = call(capsys, "plan", str(site), "--out", str(tmp_path / "p"), "--no-report", "--json")
+    told = json.loads(text)
+    assert told["synthetic"] is True
+    assert set(told["metrics"]) == {"fast", "fifo", "fifo_backfill"}
+    assert code == (1 if told["refused"] else 0)
+
+
+def test_plan_twice_writes_the_same_bytes(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        call(capsys, "plan", str(site), "--out", str(tmp_path / name))
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_a_request_that_fits_no_pool_gives_exit_code_1_and_its_reason(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P9: X is refused with its reason, the others are planned, and the exit code says so."""
+    lines = (site / "requests.csv").read_text().splitlines()
+    header = lines[0].split(",")
+    row = lines[1].split(",")
+    row[header.index("job_id")] = "too-wide"
+    for name in ("gpus", "min_gpus", "max_gpus"):
+        row[header.index(name)] = "4096"
+    (site / "requests.csv").write_text("\n".join([*lines, ",".join(row)]) + "\n")
+    code, text, _ = call(capsys, "plan", str(site), "--out", str(tmp_path / "p"), "--no-report")
+    assert code == 1
+    assert "refused: too-wide: needs a block of 4096 GPUs" in text
+
+
+def test_predict_tells_hours_and_basis_and_explains_a_job(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "estimates.csv"
+    code, text, _ = call(capsys, "predict", str(site), "--json", "--out", str(out))
+    told = json.loads(text)["estimates"]
+    assert code in (0, 1)
+    assert out.is_file()
+    assert {"hours_q0.1", "hours_q0.5", "hours_q0.9", "gpu_hours_mean", "basis"} <= set(told[0])
+    code, text, _ = call(capsys, "predict", str(site), "--explain", told[0]["job_id"])
+    assert code == 0
+    assert any(c.isdigit() for c in text)
+    code, _, err = call(capsys, "predict", str(site), "--explain", "nobody")
+    assert code == 2
+    assert "there is no request 'nobody'" in err
+
+
+def spoil(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def drop_column(path: Path, name: str) -> None:
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    at = rows[0].index(name)
+    path.write_text("\n".join(",".join(r[:at] + r[at + 1 :]) for r in rows) + "\n")
+
+
+def set_cell(path: Path, column: str, value: str, row: int = 1) -> None:
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    rows[row][rows[0].index(column)] = value
+    path.write_text("\n".join(",".join(r) for r in rows) + "\n")
+
+
+BAD = {
+    "a missing column": (lambda s: drop_column(s / "jobs.csv", "gpus"), "jobs.csv", "gpus"),
+    "text in a number": (lambda s: set_cell(s / "jobs.csv", "gpus", "four"), "row 2", "gpus"),
+    "a negative duration": (lambda s: set_cell(s / "jobs.csv", "duration_s", "-5"), "row 2", "duration_s"),
+    "an infinite duration": (lambda s: set_cell(s / "jobs.csv", "duration_s", "inf"), "row 2", "duration_s"),
+    "an empty file": (lambda s: (s / "jobs.csv").write_text(""), "jobs.csv", "empty"),
+    "a time without a zone": (
+        lambda s: set_cell(s / "requests.csv", "submit_time", "2026-03-01T00:00:00"), "row 2", "submit_time",
+    ),
+    "a negative time limit": (
+        lambda s: set_cell(s / "requests.csv", "requested_walltime_s", "-1"), "row 2", "requested_walltime_s",
+    ),
+    "a time limit of zero": (
+        lambda s: set_cell(s / "requests.csv", "requested_walltime_s", "0"), "row 2", "requested_walltime_s",
+    ),
+    "a cluster with 0 GPUs": (lambda s: spoil(s / "cluster.json", '"gpus": 32', '"gpus": 0'), "cluster.json", "gpus"),
+    "two running jobs on one GPU": (
+        lambda s: set_cell(s / "running.csv", "first_gpu", "0", 1) or set_cell(s / "running.csv", "first_gpu", "0", 2)
+        or set_cell(s / "running.csv", "pool", "h100", 1) or set_cell(s / "running.csv", "pool", "h100", 2),
+        "running.csv", "first_gpu",
+    ),
+    "no cluster": (lambda s: (s / "cluster.json").unlink(), "cluster.json", "cannot be read"),
+    "a broken cluster": (lambda s: (s / "cluster.json").write_text("{"), "cluster.json", "not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(BAD))
+def test_bad_input_is_one_clear_line_and_exit_code_2_and_nothing_is_written(
+    what: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoiler, *named = BAD[what]
+    spoiler(site)  # type: ignore[operator]
+    out = tmp_path / "out"
+    code, _, err = call(capsys, "plan", str(site), "--out", str(out))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for name in named:
+        assert str(name) in err
+    assert not out.exists()
+
+
+def test_a_duplicate_request_is_named(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (site / "requests.csv").read_text().splitlines()
+    (site / "requests.csv").write_text("\n".join([*lines, lines[1]]) + "\n")
+    code, _, err = call(capsys, "plan", str(site), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert lines[1].split(",")[0] in err
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "plan", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "nowhere" in err
+
+
+def test_an_unknown_mode_is_refused(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "plan", str(site), "--out", str(tmp_path / "out"), "--mode", "magic")
+    assert code == 2
+    assert "magic" in err
+    assert "fast" in err
+
+
+def test_every_command_has_an_example_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    import typer
+
+    command = typer.main.get_command(app)
+    stack = [("tidegrid", command)]
+    while stack:
+        name, node = stack.pop()
+        for child, sub in getattr(node, "commands", {}).items():
+            stack.append((f"{name} {child}", sub))
+        if not getattr(node, "commands", {}):
+            assert "xample" in (node.epilog or "") + (node.help or ""), name

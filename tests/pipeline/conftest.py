@@ -1,0 +1,29 @@
+"""A small synthetic site and estimators on it, made once."""
+
+import pytest
+
+from tidegrid.data.synth import synthesise
+from tidegrid.estimators import Estimator
+from tidegrid.pipeline.plan import Forecast, make_forecast
+from tidegrid.pipeline.site import Site
+from tidegrid.pipeline.train import fit_all
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A synthetic site of three weeks, written to files and read back."""
+    folder = tmp_path_factory.mktemp("sample")
+    synthesise(1, days=21).write(folder)
+    return Site.read(folder)
+
+
+@pytest.fixture(scope="session")
+def fitted(sample: Site) -> dict[str, Estimator]:
+    """Every estimator fitted on the sample's history."""
+    return fit_all(sample.history, timezone=sample.cluster.timezone)
+
+
+@pytest.fixture(scope="session")
+def forecast(sample: Site, fitted: dict[str, Estimator]) -> Forecast:
+    """The sample's forecast and problem."""
+    return make_forecast(sample.requests, sample.running, sample.cluster, fitted, sample.now)
