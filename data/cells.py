@@ -13,7 +13,9 @@ def as_text(raw: pd.Series) -> pd.Series:
     """Return cells as text without surrounding blanks, ``""`` where a cell is empty."""
     if len(raw) == 0:
         return pd.Series([], index=raw.index, name=raw.name, dtype=TEXT)
-    plain = raw.dtype == TEXT if raw.dtype != object else pd.api.types.infer_dtype(raw, skipna=True) == "string"
+    plain = (
+        raw.dtype == TEXT if raw.dtype != object else pd.api.types.infer_dtype(raw, skipna=True) == "string"
+    )
     if plain:
         return raw.fillna("").str.strip()
     absent = raw.isna()

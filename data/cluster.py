@@ -296,7 +296,9 @@ def _named(value: dict[str, Any], index: int) -> str:
 def _as_input_error(error: ValidationError, value: dict[str, Any]) -> InputError:
     found = error.errors()
     # pydantic also counts the field around a bad record; that is the same problem told twice
-    found = [e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)] or found
+    found = [
+        e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)
+    ] or found
     first = found[0]
     cause = first.get("ctx", {}).get("error")
     more = len(found) - 1

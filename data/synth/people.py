@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.data.synth.physics import fewest_gpus, hours_of
+from tidegrid.data.synth.physics import ACTIVATIONS_GB, activations_gb, fewest_gpus, hours_of
 from tidegrid.data.tables import VARIANTS
 
 
@@ -132,10 +132,8 @@ def _model(rng: np.random.Generator, largest_b: float) -> Model:
 def _training(rng: np.random.Generator, variant: str, largest: int) -> tuple[dict[str, Any], int]:
     strategy, technique = variant.split("_")
     full = strategy == "full"
-    # a block of n GPUs of 80 GB trains about 3.5 n billion parameters in full, and holds 20 n frozen
-    model = _model(
-        rng, max(1.2, (3.2 if technique in ("rlhf", "dpo") else 4.0) * largest if full else 12.0 * largest)
-    )
+    # a block of n GPUs of 80 GB trains about 2.4 n billion parameters in full, and holds 12 n frozen
+    model = _model(rng, max(1.2, 2.4 * largest if full else 12.0 * largest))
     rank = 0 if full else int(rng.choice([8, 16, 32, 64]))
     trainable = model.params if full else round(model.layers * model.hidden * rank * 14 / 1e9, 4)
     aux = {"dpo": model.params, "rlhf": 1.5 * model.params, "rlvr": model.params}.get(technique, 0.0) * (
@@ -143,24 +141,28 @@ def _training(rng: np.random.Generator, variant: str, largest: int) -> tuple[dic
     )
     rl = technique in ("rlhf", "rlvr")
     gpus = int(rng.choice([1, 2, 4, 8], p=[0.35, 0.3, 0.2, 0.15]))
+    seq_len = int(rng.choice([1024, 2048, 4096, 8192], p=[0.2, 0.35, 0.3, 0.15]))
+    micro, recompute = int(rng.choice([1, 2, 4, 8])), bool(rng.random() < (0.8 if full else 0.5))
+    while activations_gb(model.layers, model.hidden, seq_len, micro, recompute) > ACTIVATIONS_GB:
+        micro, recompute = (micro // 2, recompute) if micro > 1 else (1, True)
     return {
         "label": model.label,
         "variant": variant,
         "precision": "bf16",
-        "sharding": "zero3" if full and model.params > 2 else "ddp",
+        "sharding": "zero3" if model.params > (2 if full else 10) else "ddp",
         "optimizer": "adamw8bit" if not full and rng.random() < 0.3 else "adamw",
         "model_params_b": model.params,
         "active_params_b": model.active,
         "trainable_params_b": trainable,
         "num_layers": model.layers,
         "hidden_size": model.hidden,
-        "seq_len": int(rng.choice([1024, 2048, 4096, 8192], p=[0.2, 0.35, 0.3, 0.15])),
+        "seq_len": seq_len,
         "epochs": float(rng.choice([1.0, 2.0, 3.0], p=[0.5, 0.3, 0.2])) if technique != "cpt" else 1.0,
         "global_batch": int(rng.choice([32, 64, 128, 256])),
-        "micro_batch": int(rng.choice([1, 2, 4, 8])),
+        "micro_batch": micro,
         "gpus_per_node": 8,
         "lora_rank": rank,
-        "grad_checkpointing": float(rng.random() < (0.8 if full else 0.5)),
+        "grad_checkpointing": float(recompute),
         "packing": float(rng.random() < 0.6 or technique == "cpt"),
         "rollout_tokens": float(rng.choice([1024, 2048, 4096, 8192])) if rl else 0.0,
         "aux_params_b": round(aux, 3),

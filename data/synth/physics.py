@@ -17,6 +17,8 @@ BANDWIDTH_GB_S = {"H100-SXM-80GB": 3350.0, "A100-SXM-80GB": 2039.0}
 """Memory bandwidth (vendor data sheets)."""
 
 MEMORY_GB = 80.0
+ACTIVATIONS_GB = 18.0
+"""The activations that the sample's users keep to, of a GPU's memory."""
 
 _MFU = {"H100-SXM-80GB": 0.38, "A100-SXM-80GB": 0.44}
 _TECHNIQUE = {"sft": 1.0, "cpt": 1.0, "dpo": 1.8, "rlhf": 1.9, "rlvr": 1.45}
@@ -93,12 +95,18 @@ def fewest_gpus(job: Job) -> int:
     if job["kind"] == "training":
         # 16 bytes a trained parameter (weights, gradients, Adam's moments), 2 a frozen one, 2 an auxiliary one
         trained = float(job["trainable_params_b"])
-        need = (
-            16.0 * trained + 2.0 * max(0.0, params - trained) + 2.0 * float(job["aux_params_b"] or 0.0) + 10.0
-        )
+        need = 16.0 * trained + 2.0 * max(0.0, params - trained) + 2.0 * float(job["aux_params_b"] or 0.0)
+        # what is not split over the GPUs: activations and the runtime
+        usable = MEMORY_GB * 0.9 - ACTIVATIONS_GB - 6.0
     else:
         need = 2.2 * params + 8.0 if job["kind"] == "batch_inference" else 0.6 * params + 10.0
+        usable = MEMORY_GB * 0.9
     gpus = 1
-    while gpus * MEMORY_GB * 0.9 < need:
+    while gpus * usable < need:
         gpus *= 2
     return gpus
+
+
+def activations_gb(layers: int, hidden: int, seq_len: int, micro_batch: int, checkpointing: bool) -> float:
+    """Return a GPU's activations in a forward pass: about 18 bytes a layer, channel and token, 3 if recomputed."""
+    return (3.0 if checkpointing else 18.0) * layers * hidden * seq_len * micro_batch / 1e9
