@@ -167,7 +167,6 @@ class _Search:
     def _count(self) -> list[tuple[Chosen, Counts]]:
         """Solve the relaxation; return its best solution, and so the bound."""
         model = CountModel(self.terms)
-        model.hint(*facts(self.terms, self.fast))
 
         def tell(value: float, bound: float) -> None:
             self._lower(padded(self.terms, bound / self.terms.scale))
@@ -186,7 +185,7 @@ class _Search:
     def _place(self, chosen: Chosen, counts: Counts) -> bool:
         """Name the GPUs of a solution in counts, as it stands."""
         model = IdentityModel(self.terms, self._columns(chosen), frozenset(chosen), counts=counts)
-        answer = run(model.cp, self.budget, 0.1 * self.budget.total())
+        answer = run(model.cp, self.budget, 0.1 * self.budget.total(), named=True)
         return answer.solution is not None and self._offer(self._plan(model, answer), "placed")
 
     def _plan(self, model: IdentityModel, answer: Answer) -> Plan:
@@ -201,7 +200,7 @@ class _Search:
         tell: Callable[[float, float], None] = lambda value, bound: None
         if whole:
             tell = lambda value, bound: self._lower(padded(self.terms, bound / self.terms.scale))  # noqa: E731
-        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding)
+        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding, named=True)
         if whole and answer.bound is not None:
             self._lower(padded(self.terms, answer.bound / self.terms.scale))
         return answer.solution is not None and self._offer(self._plan(model, answer), stage)
@@ -306,7 +305,7 @@ def settle_apps(terms: Terms, plan: Plan, budget: Budget) -> Plan | None:
         model.cp.add(model.n[key] >= least)
     model.fewest_swaps()
     model.hint_plan(plan)
-    answer = run(model.cp, budget, 0.05 * budget.total())
+    answer = run(model.cp, budget, 0.05 * budget.total(), named=True)
     if answer.solution is None:
         return None
     value = answer.solution
