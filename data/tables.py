@@ -154,12 +154,6 @@ def _job_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]]:
             "the duration is missing and cannot be worked out",
             "give duration_s (seconds, above 0), or both start_time and end_time",
         ),
-        (
-            ~running & (frame["duration_s"] <= 0).to_numpy(),
-            "duration_s",
-            "the duration is 0",
-            "give a duration above 0 seconds; leave a job that never started out of the history",
-        ),
     ]
 
 
@@ -208,7 +202,7 @@ JOBS = Table(
             "duration_s",
             "float",
             unit="seconds",
-            low=0,
+            above=0,
             high=1e9,
             known="end",
             doc="how long it ran; end minus start where empty",

@@ -161,7 +161,8 @@ def check(
     else:
         from rich.markup import escape
 
-        table("", ["file", "holds"], [[escape(c["file"]), escape(c["summary"])] for c in checked], left=2)
+        if checked:
+            table("", ["file", "holds"], [[escape(c["file"]), escape(c["summary"])] for c in checked], left=2)
         for note in notes:
             typer.echo(note)
         if not problems:

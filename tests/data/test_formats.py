@@ -137,7 +137,7 @@ def test_a_trace_is_detected_and_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("100,3", "-100,3", "too small"),
+        ("100,3", "-100,3", "not positive"),
         ("100,3", "abc,3", "not a number"),
         ("57979554.0", "57979551.0", "is already in row 2"),
         ("2021-05-01T00:00:00", "", "is empty"),

@@ -56,9 +56,9 @@ def test_a_good_row_is_typed_and_completed(tmp_path: Path) -> None:
     ("cells", "row", "field", "said"),
     [
         ({"duration_s": "abc"}, 3, "duration_s", "'abc' is not a number"),
-        ({"duration_s": "-5"}, 3, "duration_s", "too small"),
+        ({"duration_s": "-5"}, 3, "duration_s", "not positive"),
         ({"duration_s": "inf"}, 3, "duration_s", "not finite"),
-        ({"duration_s": "0", "start_time": "", "end_time": ""}, 3, "duration_s", "is 0"),
+        ({"duration_s": "0", "start_time": "", "end_time": ""}, 3, "duration_s", "not positive"),
         ({"duration_s": "NaN", "start_time": "", "end_time": ""}, 3, "duration_s", "missing"),
         (
             {"job_id": "1", "submit_time": "2026-03-02T00:00:00+00:00"},
