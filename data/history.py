@@ -33,7 +33,7 @@ class History:
 
     Notes
     -----
-    Jobs are sorted by submit time, id and status, so that the order of the files does not matter. Frames that are
+    Jobs are sorted by submit time and id, so that the order of the files does not matter. Frames that are
     handed out are copies: nothing that a caller does changes the history.
     """
 
@@ -193,7 +193,6 @@ class History:
 
 _KNOWN_AT_SUBMIT = frozenset(c.name for c in JOBS.columns if c.known == "submit")
 _KNOWN_AT_START = _KNOWN_AT_SUBMIT | {c.name for c in JOBS.columns if c.known == "start"}
-_LATER = ("duration_s", "end_time", "raw_status")
 
 
 def request_features(table: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:

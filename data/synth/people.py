@@ -52,8 +52,8 @@ class User:
 class Recipe:
     """What a user runs again and again.
 
-    ``base`` are the features that stay, ``gpus`` what is usually asked for, ``hours`` the usual length on which the
-    amount of work was chosen, ``pace`` a factor on hours that no feature shows.
+    ``base`` are the features that stay, ``gpus`` what is usually asked for, ``weight`` how often it runs, ``pace`` a
+    factor on hours that no feature shows, ``spread`` the noise of its hours in logs.
     """
 
     user: User

@@ -1,6 +1,6 @@
 """Put the made-up cluster together, and write it as files."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +182,6 @@ def synthesise(
 
 
 def _numbered(job: Draft, number: int) -> Draft:
-    from dataclasses import replace
-
     return replace(job, number=number)
 
 
