@@ -113,18 +113,18 @@ def _solve_counts(
     progress: Callable[[str], None] | None,
 ) -> tuple[float, bool] | None:
     from tidegrid.scheduler.formal.model import CountModel, facts
-    from tidegrid.scheduler.formal.run import Budget, run
+    from tidegrid.scheduler.formal.run import Budget, Run
 
     budget = Budget(seconds, deterministic, seed=seed)
     model = CountModel(terms)
     if start is not None:
         model.hint(*facts(terms, start))
 
-    def tell(value: float, bound: float) -> None:
+    def tell(scaled: float) -> None:
         if progress is not None:
-            progress(f"counts {value / terms.scale:.2f}, bound {bound / terms.scale:.2f}")
+            progress(f"bound {scaled / terms.scale:.2f}")
 
-    answer = run(model.cp, budget, budget.left(), tell=tell, slack=terms.rounding)
+    answer = Run(model.cp, budget, budget.left(), on_bound=tell, slack=terms.rounding).answer()
     if answer.bound is None:
         return None
     return padded(terms, answer.bound / terms.scale), answer.optimal

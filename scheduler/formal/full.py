@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tidegrid.scheduler.formal.bound import MAX_COLUMNS, padded, relative_gap
 from tidegrid.scheduler.formal.changes import changes
 from tidegrid.scheduler.formal.lagrange import price_bound
 from tidegrid.scheduler.formal.model import CountModel, IdentityModel, Var, as_plan, cells_by_app, facts
-from tidegrid.scheduler.formal.run import Answer, Budget, run
+from tidegrid.scheduler.formal.run import Answer, Budget, Run
 from tidegrid.scheduler.formal.terms import Column, Terms
 from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
@@ -20,6 +21,8 @@ from tidegrid.scheduler.solve import solve
 #: Cells of named blocks up to which the whole model is built; beyond it neighbourhoods alone are.
 MAX_CELLS = 2_500_000
 DEFAULT_LIMIT = 10.0
+# Shares of the limit, found on random problems of 8 to 16 GPUs.
+COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE, PART_SHARE = 0.35, 0.1, 0.1, 0.2, 0.04
 
 Chosen = dict[int, Column]
 Counts = dict[tuple[int, int], int]
@@ -74,6 +77,47 @@ def plan(
     return search.result(trouble)
 
 
+class _Counting:
+    """The relaxation, solved beside the search where time is counted in seconds, else before it.
+
+    Its bound goes to the search as it falls; its best solution so far is what the search names.
+    """
+
+    def __init__(self, search: "_Search") -> None:
+        self._budget = search.budget
+        self._model = CountModel(search.terms)
+        self._latest: tuple[Chosen, Counts] | None = None
+        self._beside = search.budget.deterministic is None
+        share = 1.0 if self._beside else COUNT_SHARE
+        self._search = search
+        self._run = Run(
+            self._model.cp,
+            search.budget,
+            share * search.budget.total(),
+            on_solution=lambda callback: self._keep(callback.value),
+            on_bound=search.lower_scaled,
+            slack=search.terms.rounding,
+        )
+
+    def _keep(self, value: Callable[[Var], int]) -> None:
+        self._latest = self._model.chosen(value), {key: value(n) for key, n in self._model.n.items()}
+
+    def first(self, share: float) -> tuple[Chosen, Counts] | None:
+        """The best solution in counts once the run has ended or had its share of the limit."""
+        if self._beside:
+            self._run.wait(share * self._budget.total())
+        if not self._beside or self._run.wait(0.0):
+            answer = self._run.answer()
+            if answer.bound is not None:
+                self._search.lower_scaled(answer.bound)
+        return self._latest
+
+    def stop(self) -> None:
+        """End the run; what it found is kept."""
+        self._run.stop()
+        self._run.wait()
+
+
 @dataclass
 class _Search:
     problem: Problem
@@ -94,29 +138,35 @@ class _Search:
         if self.budget.left() <= 0.0:
             return
         self._lower(padded(self.terms, price_bound(self.terms)))
-        if self.terms.column_count > MAX_COLUMNS:
+        if self.terms.column_count > MAX_COLUMNS or self.met():
             return
+        counting = _Counting(self)
+        try:
+            self._improve(counting)
+        finally:
+            counting.stop()
+        if self.best is not self.fast:
+            self._settle_apps()
+
+    def _improve(self, counting: "_Counting") -> None:
+        solution = counting.first(COUNT_SHARE)
         if self.met():
             return
-        solutions = self._count()
-        for chosen, counts in solutions:
-            if self.met() or self._place(chosen, counts):
-                break
-        for reach in (1, 3):
-            if not self.met() and solutions:
-                self._search_near(solutions[0], reach)
-        cells = self._cells()
-        if not self.met() and cells <= MAX_CELLS:
+        if solution is not None and not self._place(*solution):
+            for reach in (1, 3):
+                if not self.met():
+                    self._search_near(solution, reach)
+        if not self.met() and self._cells() <= MAX_CELLS:
             self._search_whole()
         if not self.met():
             self._search_parts()
-        if self.best is not self.fast:
-            self._settle_apps()
 
     def met(self) -> bool:
         """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
         near = self.terms.rounding / self.terms.scale
-        return self.budget.left() <= 0.0 or self.bound - self.objective <= near + 1e-7 * max(1.0, abs(self.bound))
+        return self.budget.left() <= 0.0 or self.bound - self.objective <= near + 1e-7 * max(
+            1.0, abs(self.bound)
+        )
 
     def result(self, trouble: str | None) -> Plan:
         """The best plan with what the search knows about it."""
@@ -140,7 +190,9 @@ class _Search:
             "changes": changes(self.problem, self.fast, self.best),
         }
         extra = self.fast.extra if self.best is self.fast else {}
-        return Plan.of(self.problem, "full", self.best.placements, self.best.apps, **{**extra, "solver": solver})
+        return Plan.of(
+            self.problem, "full", self.best.placements, self.best.apps, **{**extra, "solver": solver}
+        )
 
     def _tell(self, stage: str) -> None:
         if self.progress is not None:
@@ -164,28 +216,14 @@ class _Search:
         self._tell(stage)
         return True
 
-    def _count(self) -> list[tuple[Chosen, Counts]]:
-        """Solve the relaxation; return its best solution, and so the bound."""
-        model = CountModel(self.terms)
-
-        def tell(value: float, bound: float) -> None:
-            self._lower(padded(self.terms, bound / self.terms.scale))
-
-        limit = 0.35 * self.budget.total()
-        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding)
-        if answer.bound is None or answer.solution is None:
-            return []
-        self._lower(padded(self.terms, answer.bound / self.terms.scale))
-        value = answer.solution
-        return [(model.chosen(value), {key: value(n) for key, n in model.n.items()})]
-
     def _columns(self, chosen: Chosen) -> list[list[Column]]:
         return [[chosen[j]] if j in chosen else [] for j in range(len(self.problem.jobs))]
 
     def _place(self, chosen: Chosen, counts: Counts) -> bool:
         """Name the GPUs of a solution in counts, as it stands."""
         model = IdentityModel(self.terms, self._columns(chosen), frozenset(chosen), counts=counts)
-        answer = run(model.cp, self.budget, 0.1 * self.budget.total(), named=True)
+        limit = PLACE_SHARE * self.budget.total()
+        answer = Run(model.cp, self.budget, limit, named=True).answer()
         return answer.solution is not None and self._offer(self._plan(model, answer), "placed")
 
     def _plan(self, model: IdentityModel, answer: Answer) -> Plan:
@@ -194,16 +232,25 @@ class _Search:
         counts = {key: value(n) for key, n in model.n.items()}
         return as_plan(self.terms, "full", model.placements(value), model.app_cells(value), counts)
 
-    def _solve(self, model: IdentityModel, limit: float, stage: str, *, whole: bool = False) -> bool:
-        """Run a model that must beat the best plan so far."""
-        value: Callable[[Var], int]
-        tell: Callable[[float, float], None] = lambda value, bound: None
-        if whole:
-            tell = lambda value, bound: self._lower(padded(self.terms, bound / self.terms.scale))  # noqa: E731
-        answer = run(model.cp, self.budget, limit, tell=tell, slack=self.terms.rounding, named=True)
+    def _solve(self, model: IdentityModel, share: float, stage: str, *, whole: bool = False) -> Answer:
+        """Run a model for a share of the limit; the bound of the whole model bounds the problem."""
+        answer = Run(
+            model.cp,
+            self.budget,
+            share * self.budget.total(),
+            on_bound=self.lower_scaled if whole else None,
+            slack=self.terms.rounding,
+            named=True,
+        ).answer()
         if whole and answer.bound is not None:
-            self._lower(padded(self.terms, answer.bound / self.terms.scale))
-        return answer.solution is not None and self._offer(self._plan(model, answer), stage)
+            self.lower_scaled(answer.bound)
+        if answer.solution is not None:
+            self._offer(self._plan(model, answer), stage)
+        return answer
+
+    def lower_scaled(self, scaled: float) -> None:
+        """Lower the bound to one of CP-SAT's."""
+        self._lower(padded(self.terms, scaled / self.terms.scale))
 
     def _search_near(self, solution: tuple[Chosen, Counts], reach: int) -> None:
         """Let every job move by up to ``reach`` steps from its start in a solution in counts."""
@@ -214,13 +261,13 @@ class _Search:
         ]
         model = IdentityModel(self.terms, columns)
         model.hint(chosen, counts)
-        self._solve(model, 0.15 * self.budget.total(), f"moved by up to {reach}")
+        self._solve(model, NEAR_SHARE, f"moved by up to {reach}")
 
     def _search_whole(self) -> None:
         """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
         model = IdentityModel(self.terms)
         model.hint_plan(self.best)
-        self._solve(model, 0.6 * self.budget.left(), "whole", whole=True)
+        self._solve(model, WHOLE_SHARE, "whole", whole=True)
 
     def _search_parts(self) -> None:
         """Free some jobs, keep the others where they are, solve, and go on with others."""
@@ -230,25 +277,27 @@ class _Search:
         while not self.met() and waiting:
             free = self._neighbourhood(rng, waiting, min(size, len(waiting)))
             chosen, _ = facts(self.terms, self.best)
-            placed = self.best.placement_by_job
             columns = [
                 list(self.terms.columns[j]) if j in free else [chosen[j]] if j in chosen else []
                 for j in range(len(self.problem.jobs))
             ]
 
-            def blocks(j: int, column: Column, free: set[int] = free) -> Sequence[int]:
-                job = self.problem.jobs[j]
-                if j in free or job.running:
-                    return self.terms.blocks_of(job, column)
-                return (placed[job.id].first_gpu,)
-
-            model = IdentityModel(self.terms, columns, frozenset(set(chosen) - free), blocks)
+            model = IdentityModel(
+                self.terms, columns, frozenset(set(chosen) - free), partial(self._blocks, self.best, free)
+            )
             model.hint_plan(self.best)
-            before = self.budget.left()
-            found = self._solve(model, 0.05 * self.budget.total(), f"{len(free)} jobs freed")
-            if self.budget.left() >= before:  # nothing was spent, so nothing can be run
-                break
-            size = size if found else min(len(waiting), size + 1)
+            before = self.objective
+            answer = self._solve(model, PART_SHARE, f"{len(free)} jobs freed")
+            if not answer.optimal:
+                size = max(4, size - 1)
+            elif self.objective == before:
+                size = min(len(waiting), size + 1)
+
+    def _blocks(self, plan: Plan, free: set[int], j: int, column: Column) -> Sequence[int]:
+        job = self.problem.jobs[j]
+        if j in free or job.running:
+            return self.terms.blocks_of(job, column)
+        return (plan.placement_by_job[job.id].first_gpu,)
 
     def _neighbourhood(self, rng: np.random.Generator, waiting: list[int], size: int) -> set[int]:
         """Jobs to free: near a random job in time, or any; jobs that wait unplaced are always among them."""
@@ -272,7 +321,9 @@ class _Search:
         for job in self.problem.jobs:
             for s in () if job.running else job.shapes:
                 blocks = len(self.terms.blocks(s.pool, s.gpus))
-                cells += blocks * s.gpus * min(s.steps, self.terms.steps) * len(self.terms.starts(job, s.steps))
+                cells += (
+                    blocks * s.gpus * min(s.steps, self.terms.steps) * len(self.terms.starts(job, s.steps))
+                )
         return cells
 
     def _settle_apps(self) -> None:
@@ -305,7 +356,7 @@ def settle_apps(terms: Terms, plan: Plan, budget: Budget) -> Plan | None:
         model.cp.add(model.n[key] >= least)
     model.fewest_swaps()
     model.hint_plan(plan)
-    answer = run(model.cp, budget, 0.05 * budget.total(), named=True)
+    answer = Run(model.cp, budget, 0.05 * budget.total(), named=True).answer()
     if answer.solution is None:
         return None
     value = answer.solution

@@ -134,9 +134,7 @@ class Prices:
             load[p, : self.terms.steps] += counts
         return total, load
 
-    def _app_alone(
-        self, a: int, price: Array, cap: int | None, held: int, gpus: int
-    ) -> tuple[float, Array]:
+    def _app_alone(self, a: int, price: Array, cap: int | None, held: int, gpus: int) -> tuple[float, Array]:
         """Best counts of one app against the prices: by step without a cap, else by dynamic programming."""
         steps = self.terms.steps
         demand, charge = self.demand[a, :steps], self.charge[a, :steps]
@@ -212,7 +210,11 @@ def price_bound(terms: Terms, rounds: int = 40, keep_going: Callable[[], bool] =
             return value, gradient.ravel()
 
         result = minimize(
-            smoothed, point, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * point.size,
+            smoothed,
+            point,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * point.size,
             options={"maxfun": rounds, "maxiter": rounds},
         )
         point = np.maximum(result.x, 0.0)

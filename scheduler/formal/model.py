@@ -346,13 +346,18 @@ def facts(terms: Terms, plan: Plan) -> tuple[dict[int, Column], dict[tuple[int, 
 
 
 def as_plan(
-    terms: Terms, mode: str, placements: Iterable[Placement], capped: dict[int, list[list[int]]],
+    terms: Terms,
+    mode: str,
+    placements: Iterable[Placement],
+    capped: dict[int, list[list[int]]],
     counts: dict[tuple[int, int], int],
 ) -> Plan:
     """Make a plan of named blocks: apps without a binding swap cap get free GPUs, kept from step to step."""
     problem = terms.problem
     placements = tuple(placements)
-    taken: dict[str, list[set[int]]] = {pool.id: [set() for _ in range(terms.steps)] for pool in problem.pools}
+    taken: dict[str, list[set[int]]] = {
+        pool.id: [set() for _ in range(terms.steps)] for pool in problem.pools
+    }
     for p in placements:
         for t in range(p.start, min(p.end, terms.steps)):
             taken[p.pool][t].update(range(p.first_gpu, p.first_gpu + p.gpus))

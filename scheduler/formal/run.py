@@ -67,32 +67,31 @@ class Answer:
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
-    def __init__(self, tell: Callable[[float, float], None], target: float | None) -> None:
+    def __init__(
+        self, on_solution: Callable[[cp_model.CpSolverSolutionCallback], None], target: float | None
+    ) -> None:
         super().__init__()
-        self._tell, self._target = tell, target
+        self._on_solution, self._target = on_solution, target
 
     def on_solution_callback(self) -> None:
-        self._tell(self.objective_value, self.best_objective_bound)
+        self._on_solution(self)
         if self._target is not None and self.objective_value >= self._target:
             self.stop_search()
 
 
-def run(
-    model: cp_model.CpModel,
-    budget: Budget,
-    limit: float,
-    *,
-    tell: Callable[[float, float], None] = lambda value, bound: None,
-    target: float | None = None,
-    slack: float = 0.0,
-    named: bool = False,
-) -> Answer:
-    """Solve a model within ``limit`` of the budget; Ctrl-C ends the run with the best so far.
+class Run:
+    """A CP-SAT run in a thread of its own, so that Ctrl-C reaches Python and two models can run side by side.
 
     Parameters
     ----------
-    tell
-        Called with value and bound at each better solution.
+    model, budget
+        What to solve, and what it draws on.
+    limit
+        Seconds or deterministic time, cut to what is left of the budget.
+    on_solution
+        Called in the run's thread with CP-SAT's callback at each better solution.
+    on_bound
+        Called in the run's thread with each better bound, in scaled integers.
     target
         The run ends once a solution is worth at least this.
     slack
@@ -101,52 +100,97 @@ def run(
         The model names GPUs: its tens of thousands of cells are left out of the LP and of the costly parts of
         presolve, which took most of the time and gave nothing (10 × on models of 3,000 to 10,000 blocks).
     """
-    limit = min(limit, budget.left())
-    if limit <= 0.0:
-        return Answer("UNKNOWN", None, None, None)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = budget.workers
-    solver.parameters.random_seed = budget.seed % 2**31
-    solver.parameters.linearization_level = 1 if named else 2
+
+    def __init__(
+        self,
+        model: cp_model.CpModel,
+        budget: Budget,
+        limit: float,
+        *,
+        on_solution: Callable[[cp_model.CpSolverSolutionCallback], None] = lambda callback: None,
+        on_bound: Callable[[float], None] | None = None,
+        target: float | None = None,
+        slack: float = 0.0,
+        named: bool = False,
+    ) -> None:
+        self._budget = budget
+        self._solver = cp_model.CpSolver()
+        self._limit = min(limit, budget.left())
+        set_parameters(self._solver, budget, self._limit, slack, named)
+        if on_bound is not None:
+            self._solver.best_bound_callback = on_bound
+        self._outcome: list[object] = []
+        watch = _Watch(on_solution, target)
+
+        def work() -> None:
+            try:
+                self._outcome.append(self._solver.solve(model, watch))
+            except Exception as error:  # handed to the caller's thread
+                self._outcome.append(error)
+
+        self._thread = threading.Thread(target=work, daemon=True)
+        if self._limit > 0.0:
+            self._thread.start()
+
+    def wait(self, seconds: float = float("inf")) -> bool:
+        """Wait for the end, at most ``seconds``; Ctrl-C ends the run. Return whether it has ended."""
+        end = monotonic() + seconds
+        while self._thread.is_alive() and monotonic() < end:
+            try:
+                self._thread.join(min(0.2, max(0.0, end - monotonic())))
+            except KeyboardInterrupt:
+                self._budget.interrupted = True
+                self.stop()
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask the run to end with what it has."""
+        if self._thread.is_alive():
+            self._solver.stop_search()
+
+    def answer(self) -> Answer:
+        """Wait for the end and return what was found.
+
+        Raises
+        ------
+        Exception
+            What the solver raised.
+        """
+        self.wait()
+        if not self._outcome:
+            return Answer("UNKNOWN", None, None, None)
+        status = self._outcome[0]
+        if isinstance(status, Exception):
+            raise status
+        solver = self._solver
+        name = solver.status_name(status)
+        self._budget.spend(solver.response_proto.deterministic_time)
+        found = name in ("OPTIMAL", "FEASIBLE")
+        return Answer(
+            name,
+            solver.objective_value if found else None,
+            # Without a solution CP-SAT may report a bound that it has not computed.
+            solver.best_objective_bound if found else None,
+            solver.value if found else None,
+        )
+
+
+def set_parameters(
+    solver: cp_model.CpSolver, budget: Budget, limit: float, slack: float, named: bool
+) -> None:
+    """Set CP-SAT's parameters for a run."""
+    parameters = solver.parameters
+    parameters.num_workers = budget.workers
+    parameters.random_seed = budget.seed % 2**31
+    parameters.catch_sigint_signal = False
+    parameters.absolute_gap_limit = slack
+    parameters.linearization_level = 1 if named else 2
     if named:
-        solver.parameters.max_presolve_iterations = 1
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.merge_at_most_one_work_limit = 0.0
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.absolute_gap_limit = slack
+        parameters.max_presolve_iterations = 1
+        parameters.cp_model_probing_level = 0
+        parameters.merge_at_most_one_work_limit = 0.0
     if budget.deterministic is not None:
-        solver.parameters.max_deterministic_time = limit
-        solver.parameters.interleave_search = budget.workers > 1
+        parameters.max_deterministic_time = limit
+        parameters.interleave_search = budget.workers > 1
     else:
-        solver.parameters.max_time_in_seconds = limit
-    outcome: list[object] = []
-    watch = _Watch(tell, target)
-
-    def work() -> None:
-        try:
-            outcome.append(solver.solve(model, watch))
-        except Exception as error:  # handed to the caller's thread
-            outcome.append(error)
-
-    # In a thread of its own, so that Ctrl-C reaches Python while CP-SAT runs.
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        try:
-            thread.join(0.2)
-        except KeyboardInterrupt:
-            budget.interrupted = True
-            solver.stop_search()
-    status = outcome[0]
-    if isinstance(status, Exception):
-        raise status
-    name = solver.status_name(status)
-    budget.spend(solver.response_proto.deterministic_time)
-    found = name in ("OPTIMAL", "FEASIBLE")
-    return Answer(
-        name,
-        solver.objective_value if found else None,
-        # Without a solution CP-SAT may report a bound that it has not computed.
-        solver.best_objective_bound if found else None,
-        solver.value if found else None,
-    )
+        parameters.max_time_in_seconds = limit
