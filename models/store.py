@@ -42,10 +42,12 @@ class ModelStore:
         return f"ModelStore({str(self.root)!r})"
 
     def names(self) -> tuple[str, ...]:
-        """Return the estimators that have a folder, in alphabetical order."""
+        """Return the estimators that have a version or a decision, in alphabetical order."""
         if not self.root.is_dir():
             return ()
-        return tuple(sorted(p.name for p in self.root.iterdir() if p.is_dir() and NAME.fullmatch(p.name)))
+        folders = [p for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir()]
+        held = [p.name for p in folders if (p / journal.LOG).is_file() or any(version_folders(p))]
+        return tuple(sorted(held))
 
     def champion(self, name: str) -> str | None:
         """Return the id of the champion, or None where there is none."""
