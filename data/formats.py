@@ -9,7 +9,7 @@ import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import as_instant, slurm_minutes
-from tidegrid.data.readers import Note, _note, _read_text, complete_jobs, read_raw
+from tidegrid.data.readers import Note, _read_text, add_note, complete_jobs, read_raw
 from tidegrid.data.schema import Source
 from tidegrid.data.tables import KINDS
 from tidegrid.errors import InputError
@@ -132,7 +132,7 @@ def read_foreign(
     lost = (status == "") & (as_text(frame["raw_status"]) != "")
     if lost.any():
         words = ", ".join(sorted(set(as_text(frame["raw_status"])[lost]))[:5])
-        _note(notes, f"{int(lost.sum()):,} jobs have an unknown status ({words}): they count as failed")
+        add_note(notes, f"{int(lost.sum()):,} jobs have an unknown status ({words}): they count as failed")
     frame = frame.assign(status=status.mask(lost, "failed"), kind=kind)
     if "gpus" in frame.columns:
         frame, source = _without(frame, source, _empty(frame["gpus"]), "held no GPU", notes)
@@ -143,6 +143,8 @@ def read_foreign(
         untimed = _empty(frame["start_time"]) | _empty(frame["end_time"])
         idle |= _missing(frame["duration_s"]) & untimed & ended & (frame["status"] != "completed")
     frame, source = _without(frame, source, idle, "ended without running", notes)
+    if frame.empty:
+        raise InputError("no job of it ran on GPUs", file=source.file, fix="give a history of GPU jobs")
     return complete_jobs(frame, source=source, timezone=timezone, notes=notes)
 
 
@@ -164,7 +166,7 @@ def _without(
     bad = drop.to_numpy(dtype=bool)
     if not bad.any():
         return frame, source
-    _note(notes, f"{int(bad.sum()):,} of {len(frame):,} jobs {why} and are left out")
+    add_note(notes, f"{int(bad.sum()):,} of {len(frame):,} jobs {why} and are left out")
     return frame[~bad].reset_index(drop=True), source.take(~bad)
 
 

@@ -240,11 +240,7 @@ def _without_ends(view: pd.DataFrame, hidden: np.ndarray, began: np.ndarray) -> 
         elif name == "known_at_estimated":
             column = column.mask(at, 0.0)
         elif name not in _KNOWN_AT_START:
-            text = (
-                name in ("raw_status",)
-                or column.dtype == object
-                or pd.api.types.is_string_dtype(column.dtype)
-            )
+            text = column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
             column = column.mask(at, "") if text else column.mask(at)
         columns[str(name)] = column
     return pd.DataFrame(columns, index=view.index)

@@ -3,11 +3,13 @@
 import gzip
 import io
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.schema import Source, Table, validate
 from tidegrid.data.tables import JOBS, REQUESTS, RUNNING
 from tidegrid.errors import InputError
@@ -35,7 +37,8 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
     text = _read_text(file)
     if not text.strip():
         raise InputError("is empty", file=file, fix="write a header and rows")
-    header = text.lstrip("\n").split("\n", 1)[0]
+    above = len(text) - len(text.lstrip("\n"))  # blank lines before the header
+    header = text[above:].split("\n", 1)[0]
     if separator not in header and any(mark in header for mark in ";\t|"):
         raise InputError(
             f"the header {header[:60]!r} has no comma", file=file, row=1, fix="separate cells by commas"
@@ -44,7 +47,7 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                io.StringIO(text),
+                io.StringIO(text[above:]),
                 sep=separator,
                 dtype=str,
                 keep_default_na=False,
@@ -68,7 +71,7 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
         raise InputError("the column is there twice", file=file, row=1, field=name, fix="keep one")
     frame = frame.iloc[1:].reset_index(drop=True)
     frame.columns = pd.Index(list(names))
-    rows = np.arange(len(frame)) + 2
+    rows = np.arange(len(frame)) + 2 + above
     filled = frame.notna().any(axis=1).to_numpy()
     return frame[filled].reset_index(drop=True), Source(file, rows[filled])
 
@@ -80,7 +83,7 @@ def _read_text(file: Path) -> str:
                 content = stream.read()
         else:
             content = file.read_bytes()
-    except (gzip.BadGzipFile, EOFError):
+    except (gzip.BadGzipFile, EOFError, zlib.error):
         raise InputError(
             "is not a gzip file", file=file, fix="compress it with gzip, or drop .gz from its name"
         ) from None
@@ -204,17 +207,23 @@ def complete_jobs(
     source = source or Source()
     frame = frame.reset_index(drop=True)
     if "gpus" in frame.columns:
-        without = frame["gpus"].isna() | frame["gpus"].map(str).str.strip().isin(("0", "0.0", ""))
+        without = as_text(frame["gpus"]).str.lower().isin(MISSING) | (
+            pd.to_numeric(frame["gpus"], errors="coerce") == 0
+        )
+        if len(frame) and without.all():
+            raise InputError(
+                "no job of it held a GPU", file=source.file, field="gpus", fix="give jobs that ran on GPUs"
+            )
         if without.any():
             keep = ~without.to_numpy()
-            _note(notes, f"{int(without.sum()):,} of {len(frame):,} jobs held no GPU and are left out")
+            add_note(notes, f"{int(without.sum()):,} of {len(frame):,} jobs held no GPU and are left out")
             source = source.take(keep)
             frame = frame[keep].reset_index(drop=True)
     frame = _with_durations(frame, source, timezone)
     out = validate(frame, JOBS, source=source, timezone=timezone)
     estimated = int(out["known_at_estimated"].sum())
     if estimated:
-        _note(notes, f"{estimated:,} jobs have no start: they are taken as known at submit plus duration")
+        add_note(notes, f"{estimated:,} jobs have no start: they are taken as known at submit plus duration")
     return out
 
 
@@ -243,7 +252,7 @@ def _with_durations(frame: pd.DataFrame, source: Source, timezone: str | None) -
     duration = column["duration_s"].mask(running)
     elapsed = (end - start).dt.total_seconds()
     duration = duration.where(duration.notna(), elapsed.where(elapsed >= 0))
-    length = pd.to_timedelta(duration.clip(upper=1e11), unit="s").astype("timedelta64[us]")
+    length = pd.to_timedelta(duration.clip(upper=9e9), unit="s").astype("timedelta64[us]")
     end = end.where(end.notna() | running, start + length)
     guess = submit + length
     known = column["known_at"].where(column["known_at"].notna(), end)
@@ -261,6 +270,7 @@ def _with_durations(frame: pd.DataFrame, source: Source, timezone: str | None) -
     )
 
 
-def _note(notes: Note | None, text: str) -> None:
+def add_note(notes: Note | None, text: str) -> None:
+    """Append a line for the caller to show, where the caller wants any."""
     if notes is not None:
         notes.append(text)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.instants import UTC_DTYPE, as_instant, parse_instants
-from tidegrid.data.readers import Note, _note, read_raw
+from tidegrid.data.readers import Note, add_note, read_raw
 from tidegrid.data.schema import Column, Source, typed, validate
 from tidegrid.data.tables import TRAFFIC
 from tidegrid.errors import InputError
@@ -81,7 +81,7 @@ def read_traffic(
         frame = frame.drop(columns="value", errors="ignore").rename(columns={value: "value"})
     if "hour" in frame.columns and "timestamp" not in frame.columns:
         if start is None:
-            _note(notes, f"hour 0 stands for {DEFAULT_START}; state its instant with --start (start=)")
+            add_note(notes, f"hour 0 stands for {DEFAULT_START}; state its instant with --start (start=)")
         frame = frame.assign(timestamp=_anchored(frame["hour"], start, source)).drop(columns="hour")
     frame = frame[[name for name in ("series_id", "timestamp", "value") if name in frame.columns]]
     if timezone not in (None, "UTC") and "timestamp" in frame.columns and "series_id" in frame.columns:
@@ -158,7 +158,7 @@ def regular_hours(
     gaps = int(np.isnan(values).sum())
     if gaps:
         said = "are missing and stay so" if fill == "none" else f"were missing and are filled ({fill})"
-        _note(notes, f"{gaps:,} of {len(values):,} hours {said}")
+        add_note(notes, f"{gaps:,} of {len(values):,} hours {said}")
     return fill_gaps(out, fill) if gaps and fill != "none" else out
 
 

@@ -35,8 +35,8 @@ def training_hours(job: Job, gpu_type: str, gpus: int) -> float:
     """Return hours of a training run without noise.
 
     Forward and backward passes cost 2 and 4 FLOPs a parameter and token, a LoRA run saves most of the weight
-    gradients, recomputation adds a forward pass, attention adds 6 · layers · width · length a token (Kaplan et al. 2020,
-    arXiv 2001.08361); RL adds a share of generating that grows with the length of its rollouts.
+    gradients, recomputation adds a forward pass, attention adds 6 · layers · width · length a token (Kaplan et al.
+    2020, arXiv 2001.08361); RL adds a share of generating that grows with the length of its rollouts.
     """
     strategy, technique = str(job["variant"]).split("_")
     active = float(job["active_params_b"]) * 1e9

@@ -136,6 +136,11 @@ def test_files_that_are_not_tables_are_named(tmp_path: Path) -> None:
         "unnamed.csv": (b"job_id,\na,b\n", "no name"),
         "plain.csv.gz": (b"job_id,kind\n", "not a gzip file"),
         "cut.csv.gz": (gzip.compress(b"job_id,kind\na,b\n")[:-6], "not a gzip file"),
+        "flipped.csv.gz": (gzip.compress(b"job_id,kind\n")[:10] + b"\xff" * 20, "not a gzip file"),
+        "cpu.csv": (
+            b"job_id,kind,status,submit_time,gpus\na,training,failed,2026-03-02T00:00Z,0\n",
+            "held a GPU",
+        ),
         "text.parquet": (b"job_id,kind\n", "not Parquet"),
     }
     for name, (content, said) in cases.items():

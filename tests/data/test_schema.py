@@ -105,6 +105,7 @@ def test_rows_are_counted_in_the_file_not_in_what_is_left(tmp_path: Path) -> Non
     without = GOOD.replace("1,", "7,", 1).replace(",4,", ",0,")
     bad = GOOD.replace("1,", "8,", 1).replace("completed", "odd")
     assert refused(tmp_path / "jobs.csv", f"{HEADER}\n{without}\n\n{GOOD}\n{bad}\n").row == 5
+    assert refused(tmp_path / "jobs.csv", f"\n{HEADER}\n{bad}\n").row == 3
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\ufeff"])
