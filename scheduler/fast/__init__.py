@@ -33,12 +33,12 @@ def _orders(b: Board) -> np.ndarray:
     )
 
 
-def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, heat: float = 0.1, **options: Any) -> Plan:
+def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, heat: float = 0.1, blink: float = 0.02, tries: int = 6, **options: Any) -> Plan:
     b, names = board(problem)
     state = new_state(b, seed)
     owner_at = np.concatenate([[0], np.cumsum(b.pool['gpus'] * b.steps)]).astype(np.int64)
     owners = np.full(owner_at[-1], -1, np.int32)
-    allocate(b, state, _orders(b), 200 if rounds is None else rounds, heat, owners, owner_at)
+    allocate(b, state, _orders(b), 200 if rounds is None else rounds, np.array([heat, blink, tries]), owners, owner_at)
     placements = []
     for job in names.running:
         r = job.running

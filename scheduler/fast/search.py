@@ -219,7 +219,7 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
 
 
 @kernel
-def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
+def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
     """Ruin and recreate (Schrimpf et al. 2000) from the board as it stands, cooling; returns the best objective.
 
     ``best_spots`` gets the best placements seen.
@@ -231,6 +231,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         for shape in range(B.job[j].shape_first, B.job[j].shape_last):
             area[j] = max(area[j], B.shape[shape].gpus * B.shape[shape].steps)
             size[j] = max(size[j], B.shape[shape].gpus)
+    heat, blink, tries = knobs[0], knobs[1], np.int64(knobs[2])
     here = objective(B, S)
     best = here
     record(S, best_spots)
@@ -260,12 +261,15 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         else:
             logged = ruin_any(B, S, log, min(most, 4))
         many = 0
+        since, until = B.steps, 0
         for i in range(logged):
             if log[i, 1] >= 0:
                 todo[many] = log[i, 0]
                 many += 1
+                since = min(since, log[i, 2])
+                until = max(until, log[i, 2] + B.shape[log[i, 1]].steps)
+        ruined = many
         at = below(S.rng, n)
-        tried = 0
         for _ in range(n):
             at = at + 1 if at + 1 < n else 0
             if S.spot[at, 0] >= 0 or B.job[at].shape_last == B.job[at].shape_first:
@@ -277,8 +281,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
                 continue
             todo[many] = at
             many += 1
-            tried += 1
-            if tried >= MOST_TRIED:
+            if many - ruined >= tries:
                 break
         for p in range(len(B.pool)):
             if B.pool[p].capped:
@@ -288,11 +291,12 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
         for i in range(many):
             j = todo[i]
-            if insert(B, S, j, fit, 0.02, 0, B.steps):
-                seen = False
-                for m in range(logged):
-                    seen |= log[m, 0] == j
-                if not seen:
+            fresh = True
+            for m in range(logged):
+                fresh &= log[m, 0] != j
+            # What waits can only gain where the round has made room.
+            if insert(B, S, j, fit, blink, since if fresh else 0, until if fresh else B.steps):
+                if fresh:
                     log[logged, 0] = j
                     log[logged, 1] = -1
                     logged += 1
@@ -308,7 +312,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, heat: float) -> Any:
 
 
 @entry
-def allocate(B: Any, S: Any, orders: Any, rounds: int, heat: float, owners: Any, owner_at: Any) -> Any:
+def allocate(B: Any, S: Any, orders: Any, rounds: int, knobs: Any, owners: Any, owner_at: Any) -> Any:
     """Best plan of a number of greedy starts and rounds; returns the objective.
 
     ``S.spot`` gets the placements, ``owners`` the app on each GPU and step.
@@ -323,7 +327,7 @@ def allocate(B: Any, S: Any, orders: Any, rounds: int, heat: float, owners: Any,
             record(S, best_spots)
     restore(B, S, best_spots)
     if rounds > 0 and n > 0:
-        best = improve(B, S, rounds, best_spots, heat)
+        best = improve(B, S, rounds, best_spots, knobs)
         restore(B, S, best_spots)
     for p in range(len(B.pool)):
         if B.pool[p].app_last > B.pool[p].app_first:
