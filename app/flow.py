@@ -9,6 +9,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
+from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.plan import Planned, make_forecast, make_plan
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.site import Site
@@ -88,6 +89,7 @@ def plan_site(
 ) -> SitePlan:
     """Run the main job on a site."""
     estimators, notes = estimators_for(site, store, step)
+    estimators = preferred(estimators, policy.estimators)
     step("forecasting durations and demand")
     forecast = make_forecast(site.requests, site.running, site.cluster, estimators, site.now, policy)
     step(f"planning {len(forecast.problem.jobs)} jobs on {sum(p.gpus for p in forecast.problem.pools)} GPUs")

@@ -1,6 +1,6 @@
 """What answers: the champion of each estimator brought up to date, or what stands in for it, flagged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -160,3 +160,37 @@ def _fitted_or_prior(template: Estimator, history: History) -> tuple[Estimator |
     except Exception as error:  # a plugin may raise anything; it must not stop the others
         problem = f"{type(error).__name__}: {error}"
     return (type(template)(**template.get_params()) if template.predicts_unfitted else None), problem
+
+
+def preferred(estimators: Mapping[str, Estimator], prefer: Mapping[str, str]) -> dict[str, Estimator]:
+    """Return the estimators with those that are preferred answering for their workload kind.
+
+    A kind is answered by the estimator of its own name unless another is preferred.
+
+    Parameters
+    ----------
+    estimators
+        By name.
+    prefer
+        Workload kind to the name of the estimator that should answer for it.
+
+    Raises
+    ------
+    InputError
+        There is no such estimator, or it is of another kind.
+    """
+    out = dict(estimators)
+    for kind, name in prefer.items():
+        if name not in estimators:
+            known = ", ".join(sorted(estimators))
+            raise InputError(
+                f"{name!r} is no estimator", field=f"estimators.{kind}", fix=f"use one of {known}"
+            )
+        if estimators[name].kind not in (kind, "any"):
+            raise InputError(
+                f"{name!r} answers for {estimators[name].kind}",
+                field=f"estimators.{kind}",
+                fix=f"name an estimator of {kind}, or of any kind",
+            )
+        out[kind] = estimators[name]
+    return out

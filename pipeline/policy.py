@@ -30,6 +30,9 @@ class Policy(BaseModel):
         The quantile of an app's demand that is planned with.
     finish_inside
         Whether every job must end by the horizon.
+    estimators
+        Workload kind to the name of the estimator that answers for it, such as a plugin's; where a kind is not
+        named, the estimator of its own name answers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +45,7 @@ class Policy(BaseModel):
     job_quantile: float = Field(default=0.5, gt=0, lt=1)
     demand_quantile: float = Field(default=0.9, gt=0, lt=1)
     finish_inside: bool = False
+    estimators: dict[str, str] = Field(default_factory=dict)
 
     @property
     def steps(self) -> int:

@@ -12,8 +12,9 @@ from tidegrid.data.synth import synthesise
 from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
 from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
-from tidegrid.estimators.registry import Failure, Registry
+from tidegrid.estimators.registry import Failure, Registry, load
 from tidegrid.models import Bundle, ModelStore
+from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.train import fit_all, load_estimators, train
 
 NOW = pd.Timestamp("2026-03-01T00:00:00Z")
@@ -279,6 +280,16 @@ def test_fit_all_leaves_out_what_can_neither_fit_nor_answer() -> None:
     fitted = fit_all(history(), registry=registry(Broken, Prior, Site))
     assert sorted(fitted) == ["prior", "site"]
     assert sorted(fit_all(History(), registry=registry(Prior, Site))) == ["prior"]
+
+
+def test_a_preferred_estimator_answers_for_its_kind() -> None:
+    named = {"prior": Prior(), "site": Site()}
+    assert preferred(named, {"training": "site"})["training"] is named["site"]
+    assert preferred(named, {}) == named
+    with pytest.raises(InputError, match=r"estimators\.training: 'nope' is no estimator"):
+        preferred(named, {"training": "nope"})
+    with pytest.raises(InputError, match="answers for realtime"):
+        preferred({"realtime": load("realtime")()}, {"training": "realtime"})
 
 
 @pytest.fixture(scope="module")
