@@ -17,7 +17,7 @@ def coverage_risks(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
         short[name][: problem.steps] = [
             max(0, want - len(held)) for want, held in zip(demand, cells, strict=False)
         ]
-    for app_id, t, cut in past_horizon(problem, plan):
+    for app_id, t, cut in past_horizon(problem, tail_use(problem, plan)):
         short[app_id][t] = cut
     risks = []
     for name, row in short.items():
@@ -28,14 +28,23 @@ def coverage_risks(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
     return sorted(risks, key=lambda risk: (risk["from"], risk["app"]))
 
 
-def past_horizon(problem: Problem, plan: Plan) -> Iterable[tuple[str, int, int]]:
+def tail_use(problem: Problem, plan: Plan) -> dict[str, list[int]]:
+    """Return by pool the GPUs that jobs hold in each lookahead step."""
+    past = problem.lookahead - problem.steps
+    used = {pool.id: [0] * past for pool in problem.pools}
+    for p in plan.placements:
+        for t in range(min(p.end - problem.steps, past)):
+            used[p.pool][t] += p.gpus
+    return used
+
+
+def past_horizon(problem: Problem, used: dict[str, list[int]]) -> Iterable[tuple[str, int, int]]:
     """Yield (app, step, GPUs short) past the horizon, charged to a pool's lowest priority first."""
     for pool in problem.pools:
         apps = sorted((a for a in problem.apps if a.pool == pool.id), key=lambda a: a.priority)
-        tails = [p for p in plan.placements if p.pool == pool.id and p.end > problem.steps]
         for t in range(problem.steps, max((len(a.demand) for a in apps), default=0)):
             wanted = [a.demand[t] if t < len(a.demand) else 0 for a in apps]
-            short = sum(wanted) - pool.gpus + sum(p.gpus for p in tails if p.end > t)
+            short = sum(wanted) - pool.gpus + used[pool.id][t - problem.steps]
             for app, want in zip(apps, wanted, strict=True):
                 cut = max(0, min(short, want))
                 short -= cut

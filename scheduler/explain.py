@@ -4,20 +4,31 @@ Explanations are computed from the problem and the plan alone, so they hold for 
 that was read from a file. They are made when asked for, outside the planners' time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from tidegrid.errors import InputError
 from tidegrid.scheduler.arrays import FAR, Arrays, arrays_of
-from tidegrid.scheduler.coverage import coverage_risks, gpu_count, idle_windows, past_horizon, span, surplus
+from tidegrid.scheduler.coverage import (
+    coverage_risks,
+    gpu_count,
+    idle_windows,
+    past_horizon,
+    span,
+    surplus,
+    tail_use,
+)
 from tidegrid.scheduler.plan import Placement, Plan
 from tidegrid.scheduler.problem import Job, Problem, Shape
 from tidegrid.scheduler.refusals import refusal, shape_refusal
 from tidegrid.scheduler.solve import BASELINES
 
 State = Literal["running", "now", "later", "not in this horizon", "refused"]
+
+#: Blockers named for a job: those that hold its block longest.
+MOST_BLOCKERS = 8
 
 _FIFO = ("fifo", "fifo_elastic")
 
@@ -87,6 +98,15 @@ class _View:
                 self.owner[t, low + np.array(held, np.int64)] = number[name]
         self.run, _ = _free_runs(self.owner >= 0, self.offset)
         self.any_free = np.full((problem.steps, len(problem.pools)), 1 << 40, np.int64)
+        self.tails = tail_use(problem, plan)
+        # Long queues ask the same questions of the same board again and again.
+        self.answers: dict[tuple[Any, ...], Any] = {}
+
+    def _once(self, question: Callable[..., Any], *about: Any) -> Any:
+        key = (question.__name__, *about)
+        if key not in self.answers:
+            self.answers[key] = question(*about)
+        return self.answers[key]
 
     def _columns(self, pool: str, first: int, count: int) -> slice:
         low = int(self.offset[self.pool[pool]]) + first
@@ -112,8 +132,9 @@ class _View:
             return _record(job, "later", f"it may not start before step {job.earliest}", placed)
         shape = Shape(pool=placed.pool, gpus=placed.gpus, steps=placed.steps)
         with _Without(self, placed):
-            start, first = self._first_place(job, shape)
-            why = self._shortage(job, shape, start, first)
+            latest = self._latest_end(job)
+            start, first = self._search(shape.pool, shape.gpus, shape.steps, job.earliest, latest)
+            why = self._shortage(shape, job.earliest, start, first)
         if start < placed.start:
             block = span(placed.first_gpu, placed.gpus)
             why += f"; {self._choice()}it starts at step {placed.start} ({block})"
@@ -129,7 +150,7 @@ class _View:
         if never:
             return _record(job, "refused", f"refused: {self.plan.mode} gives a job one size, and {never}")
         start, first = self._first_place(job, shape)
-        shortage = self._shortage(job, shape, start, first)
+        shortage = self._once(self._shortage, shape, job.earliest, start, first)
         if start >= 0:
             if self._tail_costs_more(job, shape, start):
                 why = "past the horizon it would leave realtime short, which costs more than it earns"
@@ -162,12 +183,17 @@ class _View:
 
     def _first_place(self, job: Job, shape: Shape) -> tuple[int, int]:
         """First step and GPU of a free legal block for the whole of the shape; (−1, −1) for none."""
-        p = self.pool[shape.pool]
+        return self._once(
+            self._search, shape.pool, shape.gpus, shape.steps, job.earliest, self._latest_end(job)
+        )
+
+    def _search(self, pool: str, gpus: int, steps: int, earliest: int, latest_end: int) -> tuple[int, int]:
+        p = self.pool[pool]
         low, high = int(self.offset[p]), int(self.offset[p + 1])
+        node = int(self.arrays.pool_node[p])
         start, gpu = self._earliest(
-            self.run, self.any_free, p, low, high, int(self.arrays.pool_node[p]), shape.gpus, shape.steps,
-            job.earliest, self._latest_end(job),
-        )  # fmt: skip
+            self.run, self.any_free, p, low, high, node, gpus, steps, earliest, latest_end
+        )
         return int(start), int(gpu) - low if start >= 0 else -1
 
     def _block_at(self, t: int, pool: str, gpus: int, need: int = 1) -> int:
@@ -176,9 +202,9 @@ class _View:
         gpu = self._fit(self.run[t], low, high, int(self.arrays.pool_node[p]), gpus, need, 0, 0, 0)
         return int(gpu) - low if gpu >= 0 else -1
 
-    def _shortage(self, job: Job, shape: Shape, start: int, first: int) -> str:
-        """What is free at the job's earliest step, and where its first block is."""
-        t, pool = job.earliest, self.problem.pool_by_id[shape.pool]
+    def _shortage(self, shape: Shape, t: int, start: int, first: int) -> str:
+        """What is free at step t, a job's earliest, and where the first block for its shape is."""
+        pool = self.problem.pool_by_id[shape.pool]
         free = int((self.run[t, self._columns(pool.id, 0, pool.gpus)] > 0).sum())
         at = "" if t == 0 else f" at step {t}"
         what = f"first block of {shape.gpus}"
@@ -205,20 +231,26 @@ class _View:
         if self.plan.mode in _FIFO:
             return "first in, first out starts no job before its predecessor: "
         if self.plan.mode in BASELINES:
-            return f"{self.plan.mode} serves its queue in its own order: "
-        return "the plan as a whole earns more so: "
+            return f"mode {self.plan.mode} serves its queue in its own order: "
+        return f"mode {self.plan.mode} weighs the whole queue: "
 
     def _tail_costs_more(self, job: Job, shape: Shape, start: int) -> bool:
         """Whether the cells past the horizon would cost more shortfall than the cells inside it earn."""
         problem, end = self.problem, start + shape.steps
         if end <= problem.steps:
             return False
-        before = sum(self._charge(risk) for risk in past_horizon(problem, self.plan))
-        tail = Placement(job.id, shape.pool, 0, shape.gpus, start, shape.steps)
-        longer = Plan(self.plan.mode, (*self.plan.placements, tail), self.plan.apps)
+        longer = {pool: list(row) for pool, row in self.tails.items()}
+        for t in range(problem.steps, min(end, problem.lookahead)):
+            longer[shape.pool][t - problem.steps] += shape.gpus
+        before = self._once(self._charges)
         after = sum(self._charge(risk) for risk in past_horizon(problem, longer))
         earned = self.arrays.weight_before[problem.steps] - self.arrays.weight_before[start]
         return after - before >= job.priority * shape.gpus * earned
+
+    def _charges(self) -> float:
+        return sum(
+            self._charge(risk) for risk in past_horizon(self.problem, tail_use(self.problem, self.plan))
+        )
 
     def _charge(self, risk: tuple[str, int, int]) -> float:
         app, t, short = risk
@@ -227,43 +259,56 @@ class _View:
 
     def _least_blocked(self, job: Job, shape: Shape) -> tuple[int, int]:
         """The legal place with the fewest taken cells; (−1, −1) where time is too short."""
-        pool = self.problem.pool_by_id[shape.pool]
-        columns = self._columns(pool.id, 0, pool.gpus)
-        taken = np.zeros((self.problem.steps + 1, pool.gpus + 1), np.int64)
-        taken[1:, 1:] = (self.owner[:, columns] >= 0).cumsum(axis=0).cumsum(axis=1)
-        best, place = FAR, (-1, -1)
-        firsts = [g for g in range(pool.gpus - shape.gpus + 1) if pool.allows(g, shape.gpus)]
-        low, high = np.array(firsts, np.int64), np.array(firsts, np.int64) + shape.gpus
         # A start near the end is the least blocked by cutting the job short, which explains nothing.
         last = max(job.earliest, self.problem.steps - shape.steps)
-        for t in range(job.earliest, last + 1):
-            if t + shape.steps > self._latest_end(job):
-                break
-            stop = min(t + shape.steps, self.problem.steps)
-            cells = taken[stop, high] - taken[stop, low] - taken[t, high] + taken[t, low]
+        last = min(last, self._latest_end(job) - shape.steps)
+        return self._once(self._fewest_taken, shape.pool, shape.gpus, shape.steps, job.earliest, last)
+
+    def _fewest_taken(self, pool: str, gpus: int, steps: int, earliest: int, last: int) -> tuple[int, int]:
+        taken, firsts = self._once(self._taken_before, pool), self._once(self._legal_firsts, pool, gpus)
+        best, place = FAR, (-1, -1)
+        for t in range(earliest, last + 1):
+            rows = taken[min(t + steps, self.problem.steps)] - taken[t]
+            cells = rows[firsts + gpus] - rows[firsts]
             if cells.min() < best:
-                best, place = int(cells.min()), (t, firsts[int(cells.argmin())])
+                best, place = int(cells.min()), (t, int(firsts[cells.argmin()]))
         return place
+
+    def _taken_before(self, pool: str) -> np.ndarray:
+        """(T + 1, G + 1) taken cells at earlier steps on lower GPUs."""
+        gpus = self.problem.pool_by_id[pool].gpus
+        taken = np.zeros((self.problem.steps + 1, gpus + 1), np.int64)
+        taken[1:, 1:] = (self.owner[:, self._columns(pool, 0, gpus)] >= 0).cumsum(axis=0).cumsum(axis=1)
+        return taken
+
+    def _legal_firsts(self, pool: str, gpus: int) -> np.ndarray:
+        where = self.problem.pool_by_id[pool]
+        return np.array([g for g in range(where.gpus - gpus + 1) if where.allows(g, gpus)], np.int64)
 
     def _blockers(
         self, job: Job, shape: Shape, start: int, first: int, length: int = 0
     ) -> list[dict[str, Any]]:
-        """Who holds the block before ``start``, or for ``length`` steps from it on, and until when."""
-        columns = self._columns(shape.pool, first, shape.gpus)
+        """Who holds the block before ``start``, or for ``length`` steps from it on, and until when.
+
+        The `MOST_BLOCKERS` that hold it longest are named.
+        """
         since = start if length else job.earliest
         until = min(start + length, self.problem.steps)
-        cells = self.owner[since:until, columns]
+        return self._once(self._holders, shape.pool, first, shape.gpus, since, until)
+
+    def _holders(self, pool: str, first: int, gpus: int, since: int, until: int) -> list[dict[str, Any]]:
+        cells = self.owner[since:until, self._columns(pool, first, gpus)]
+        at, gpu = np.nonzero(cells >= 0)
+        numbers, inverse = np.unique(cells[at, gpu], return_inverse=True)
+        end = np.zeros(len(numbers), np.int64)
+        np.maximum.at(end, inverse, since + at + 1)
         found = []
-        for number in np.unique(cells[cells >= 0]):
-            if self.names[number] == job.id:
-                continue
-            at, gpus = np.nonzero(cells == number)
-            name = self.names[number]
-            held = span(first + int(gpus.min()), int(gpus.max() - gpus.min()) + 1)
-            from_step, last = since + int(at.min()), since + int(at.max()) + 1
-            found.append(
-                {"task": name, "from": from_step, "to": last, "text": self._blocking(name, held, last)}
-            )
+        for i in np.lexsort((numbers, -end))[:MOST_BLOCKERS]:
+            mine = inverse == i
+            low, high, name = int(gpu[mine].min()), int(gpu[mine].max()), self.names[numbers[i]]
+            held = span(first + low, high - low + 1)
+            text = self._blocking(name, held, int(end[i]))
+            found.append({"task": name, "from": since + int(at[mine].min()), "to": int(end[i]), "text": text})
         return sorted(found, key=lambda item: (-item["to"], item["task"]))
 
     def _blocking(self, name: str, held: str, until: int) -> str:
