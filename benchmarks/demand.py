@@ -143,8 +143,15 @@ def ours(table: pd.DataFrame, plan: pd.DataFrame, jobs: int) -> tuple[pd.DataFra
         )
         out[COLUMNS] = quantiles.to_numpy()
         parts.append(out)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return pd.concat(parts, ignore_index=True), {"cpu_s": used, "peak_mib": peak}
+    return pd.concat(parts, ignore_index=True), {"cpu_s": used, "peak_mib": peak_mib()}
+
+
+def peak_mib() -> float:
+    """Return the peak resident memory of this process; getrusage would give a child its parent's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
 
 
 def cpu() -> float:
@@ -401,9 +408,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(
             f"{left} series are not in the means: no scale or no hour to score before or after the first origin"
         )
-    shared = {
-        name: result.loc[[key for key in result.index if key in common]] for name, result in results.items()
-    }
+    order = [key for key in results["tidegrid"].index if key in common]
+    shared = {name: result.loc[order] for name, result in results.items()}
     print(table_of(shared, costs))
     if len(shared) > 1:
         verdict(shared, arguments.by_series)

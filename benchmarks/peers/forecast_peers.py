@@ -1,7 +1,8 @@
 """Forecasts of the peers: run by benchmarks/demand.py inside the peers' own environment, never imported.
 
 It reads a CSV with the columns unique_id, cutoff, ds (whole hours) and y (the history before each cutoff, without
-gaps), forecasts ``--horizon`` hours from each cutoff with one model, and writes unique_id, cutoff, ds and one column a level.
+gaps), forecasts ``--horizon`` hours from each cutoff with one model, and writes unique_id, cutoff, ds and one
+column a level.
 The last line on stdout is JSON: CPU seconds and peak memory of the model alone, imports left out.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import json
 import resource
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -104,7 +106,9 @@ def main() -> None:
         ["unique_id", "cutoff", "ds", *[f"q{level}" for level in LEVELS]]
     ]
     out.to_csv(arguments.output, index=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # not getrusage: a forked child starts with its parent's peak
+    status = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
     print(json.dumps({"cpu_s": used, "peak_mib": peak}))
 
 

@@ -70,8 +70,7 @@ def clean(raw: np.ndarray) -> Cleaned:
         # nothing but zeros (or nothing at all): zero is the demand
         finite = np.isfinite(y)
         return Cleaned(np.where(finite, y, 0.0), finite, 0, int((~finite).sum()), 0, 0)
-    offset = int(positive[0]) if np.nansum(y[: positive[0]]) == 0 and positive[0] > 0 else 0
-    offset = _after_longest_hole(y, offset)
+    offset = _after_longest_hole(y, _start(y, int(positive[0])))
     y = y[offset:]
     gaps = ~np.isfinite(y)
     outages = _outages(y)
@@ -79,6 +78,17 @@ def clean(raw: np.ndarray) -> Cleaned:
     known = ~(gaps | outages | spikes)
     values = fill(np.where(known, y, np.nan))
     return Cleaned(values, known, offset, int(gaps.sum()), int(outages.sum()), int(spikes.sum()))
+
+
+def _start(y: np.ndarray, first: int) -> int:
+    """Return where the series begins: at its first demand, if from then on it was hardly ever without.
+
+    An app that goes up and down to zero had no demand before, and that is history; one that runs since it started
+    has none from before its start.
+    """
+    since = y[first:]
+    running = len(since) >= DAY and np.mean(since[np.isfinite(since)] == 0) < ZEROS_USUAL
+    return first if running else 0
 
 
 def _after_longest_hole(y: np.ndarray, offset: int) -> int:

@@ -11,6 +11,7 @@ from tidegrid.estimators.realtime.curve import Curve, weekly_curve
 from tidegrid.estimators.realtime.holidays import holiday_factor
 from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
 from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, run_members
+from tidegrid.estimators.realtime.shifts import level_shift
 
 WEEK = 168
 ORIGINS = 14
@@ -65,6 +66,10 @@ class Learnt:
         Hours at the end of the history that are missing.
     gaps, outages, spikes : int
         Hours set aside.
+    shift_h : int
+        How many hours before the end the level shifted; 0 where it did not.
+    shift_ratio : float
+        New level over the old.
     """
 
     local0: int
@@ -81,6 +86,8 @@ class Learnt:
     gaps: int
     outages: int
     spikes: int
+    shift_h: int
+    shift_ratio: float
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,15 @@ class Series:
     def curve(self) -> Curve:
         """Return the weekly curve."""
         out = self.cleaned()
-        return weekly_curve(out.values, out.known, self.local0 + out.offset)
+        return weekly_curve(at_present_level(out.values)[0], out.known, self.local0 + out.offset)
+
+
+def at_present_level(values: np.ndarray) -> tuple[np.ndarray, int, float]:
+    """Return the series with what came before a level shift brought to the new level, the shift's hour and ratio."""
+    shift, ratio = level_shift(values)
+    if not shift:
+        return values, 0, 1.0
+    return np.concatenate([values[:shift] * ratio, values[shift:]]), shift, ratio
 
 
 def origins(length: int) -> np.ndarray:
@@ -158,11 +173,15 @@ def learn(series: Series, pool: Pool) -> Learnt:
         gaps=cleaned.gaps,
         outages=cleaned.outages,
         spikes=cleaned.spikes,
+        shift_h=0,
+        shift_ratio=1.0,
     )
     scale = float(values.mean()) if n else 0.0
     if n < SHORTEST or scale == 0.0:
         point, sigma = short_forecast(values, known, local0, HORIZON, pool)
         return replace(blank, scale=scale, point=point, log_sigma=sigma)
+    values, shift, ratio = at_present_level(values)
+    scale = float(values.mean())
     x = np.round(values / scale, 12)
     ends = origins(n)
     paths = run_members(x, ends)
@@ -202,6 +221,8 @@ def learn(series: Series, pool: Pool) -> Learnt:
         spread=spread * scale,
         losses=losses * scale,
         chosen=chosen,
+        shift_h=n - shift if shift else 0,
+        shift_ratio=ratio,
     )
 
 
@@ -209,3 +230,27 @@ def _loss(errors: np.ndarray) -> float:
     near = np.abs(errors[:, :JUDGED])
     seen = np.isfinite(near)
     return float(near[seen].mean()) if seen.any() else float("nan")
+
+
+def peak_errors(series: Series, learnt: Learnt, lead: int, hours: int) -> np.ndarray:
+    """Return actual minus forecast peak of the window ``lead`` … ``lead + hours`` from each past origin that saw it.
+
+    Parameters
+    ----------
+    series, learnt
+        The series and what was learnt of it.
+    lead
+        First hour of the window after the end of the history; 0 is the next hour.
+    hours
+        Length of the window.
+    """
+    values, _, _ = at_present_level(series.cleaned().values)
+    out = []
+    for end, errors in zip(origins(learnt.length)[:-1], learnt.errors, strict=True):
+        window = slice(max(lead, 0), max(lead, 0) + hours)
+        missed = errors[window]
+        if len(missed) < hours or not np.isfinite(missed).all():
+            continue
+        actual = values[end + window.start : end + window.stop]
+        out.append(float(actual.max() - (actual - missed).max()))
+    return np.array(out)

@@ -8,11 +8,13 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, quantile_frame
+from tidegrid.estimators.conformal import ConformalQuantiles
+from tidegrid.estimators.realtime.bands import band, blended_shape, pooled_shape, young_band
 from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typical_shape
 from tidegrid.estimators.realtime.curve import Curve
-from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, learn
+from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, learn, peak_errors
 from tidegrid.estimators.realtime.history import History, histories
-from tidegrid.estimators.realtime.intervals import at_levels, lead_group, shapes
+from tidegrid.estimators.realtime.intervals import lead_group
 from tidegrid.estimators.realtime.localtime import (
     DAY,
     WEEK,
@@ -24,13 +26,11 @@ from tidegrid.estimators.realtime.localtime import (
     zone,
 )
 from tidegrid.estimators.realtime.members import HORIZON
+from tidegrid.estimators.realtime.monitor import width_factors
 from tidegrid.models import Bundle
 
 STALE_HOURS = 24.0
 """Missing hours at the end of a history that widen its band by the square root of two."""
-
-OWN_ERRORS = 200.0
-"""Own errors at which a series' own shape of the band counts as much as the pool's."""
 
 
 class RealtimeEstimator(Estimator):
@@ -70,6 +70,8 @@ class RealtimeEstimator(Estimator):
         What was learnt of each.
     pool_ : Pool
         What they have in common.
+    widths_ : dict of str to float
+        Factors on the bands of series that :meth:`recalibrate` set.
     holidays_ : frozenset of int
         The public holidays that were used, days since 1970-01-01; two years past the history are there.
     shapes_ : ndarray of shape (lead groups, levels)
@@ -127,6 +129,7 @@ class RealtimeEstimator(Estimator):
         unchanged = {
             key for key, history in new.items() if key in old and key in kept and history.same_as(old[key])
         }
+        self.widths_: dict[str, float] = {}
         self._learn({key: kept[key] for key in unchanged})
         return self
 
@@ -191,6 +194,89 @@ class RealtimeEstimator(Estimator):
             )
         return self._series(self.series_[unique_id]).curve()
 
+    def peak_quantiles(
+        self, unique_id: str, start: pd.Timestamp, hours: int, levels: Sequence[float] = LEVELS
+    ) -> pd.Series:
+        """Predict quantiles of the highest hour of a window, units an hour: the peak is what runs out of GPUs.
+
+        The peak of the medians is moved by the conformal quantile of how far past peaks of the same window, seen
+        from past origins, lay off; it is never below the highest hourly quantile of the same level.
+
+        Parameters
+        ----------
+        unique_id
+            The series.
+        start
+            First hour of the window, UTC.
+        hours
+            Length of the window.
+        levels
+            Quantile levels.
+        """
+        wanted = as_levels(levels)
+        ds = pd.date_range(start, periods=hours, freq="h")
+        X = pd.DataFrame({"unique_id": unique_id, "ds": ds})
+        each = self.predict_quantiles(X, (*wanted, 0.5))
+        least = each.to_numpy()[:, : len(wanted)].max(axis=0)
+        middle = float(each.to_numpy()[:, -1].max())
+        offsets = np.zeros(len(wanted))
+        if unique_id in self.learnt_:
+            lead = int(utc_hours(X["ds"])[0]) - self.series_[unique_id].last - 1
+            past = peak_errors(self._series(self.series_[unique_id]), self.learnt_[unique_id], lead, hours)
+            offsets = ConformalQuantiles(past).offsets(wanted)
+        out = np.maximum(middle + offsets, least)
+        order = np.argsort(wanted, kind="stable")
+        out[order] = np.maximum.accumulate(out[order])
+        return pd.Series(out, index=pd.Index(wanted, name="level"), name="peak")
+
+    def recalibrate(self, record: pd.DataFrame) -> Self:
+        """Widen or narrow each series' band until four in five of the recorded hours lie in its 80 % band.
+
+        Parameters
+        ----------
+        record
+            Past forecasts and what came, as in :mod:`tidegrid.estimators.realtime.monitor`. The next ``fit``
+            starts afresh.
+        """
+        self._require_fitted("learnt_")
+        self.widths_ = {**self.widths_, **width_factors(record)}
+        return self
+
+    def report(self) -> pd.DataFrame:
+        """Return what was learnt of each series, one row a series.
+
+        Columns: ``hours`` with a value, ``gaps``, ``outages``, ``spikes`` (hours set aside), ``stale`` (missing at
+        the end), ``level`` (units an hour), ``error`` (mean absolute error at past origins, first two days, units
+        an hour), ``skill_…`` (1 minus its ratio to each baseline's), ``uses`` (the combination, or the baseline that
+        beat it), ``basis``.
+        """
+        self._require_fitted("learnt_")
+        rows = {}
+        for key, one in self.learnt_.items():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                used = (
+                    np.fmin(one.losses[0], np.nanmin(one.losses))
+                    if one.chosen in BASELINES
+                    else one.losses[0]
+                )
+                skills = np.where(one.losses[1:] > 0, 1.0 - used / one.losses[1:], np.nan)
+            rows[key] = {
+                "hours": self.series_[key].known_hours,
+                "gaps": one.gaps,
+                "outages": one.outages,
+                "spikes": one.spikes,
+                "stale": one.stale,
+                "level": one.scale,
+                "error": float(used),
+                **{
+                    f"skill_{name.replace(' ', '_')}": float(s)
+                    for name, s in zip(BASELINES, skills, strict=True)
+                },
+                "uses": one.chosen,
+                "basis": self._basis_of(key),
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("unique_id")
+
     def _check_parameters(self) -> None:
         zone(self.timezone)
         if not (np.isfinite(self.prior_demand) and self.prior_demand > 0):
@@ -245,16 +331,9 @@ class RealtimeEstimator(Estimator):
         found = runner(delayed(learn)(series[key], self.pool_) for key in young)
         learnt.update(zip(young, found, strict=True))
         self.learnt_ = {key: learnt[key] for key in self.series_}
-        self.shapes_ = self._pooled_shapes()
-
-    def _pooled_shapes(self) -> np.ndarray:
-        rows = [_standard(one) for one in self.learnt_.values() if len(one.errors)]
-        pooled, _ = shapes(np.concatenate(rows) if rows else np.full((0, HORIZON), np.nan))
-        return pooled
+        self.shapes_ = pooled_shape(list(self.learnt_.values()))
 
     def _quantiles(self, key: str, hours: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
-        from scipy.stats import norm
-
         local = local_hours(hours, self.timezone)
         if key not in self.learnt_:
             none = np.zeros(0)
@@ -263,7 +342,7 @@ class RealtimeEstimator(Estimator):
             if self.pool_.apps:
                 level = float(np.exp(np.mean(np.log(self.pool_.levels))))
                 shape = typical_shape(none, none.astype(bool), 0, self.pool_)
-            return (level * shape[hour_of_week(local)])[:, None] * np.exp(sigma * norm.ppf(levels))[None, :]
+            return young_band(level * shape[hour_of_week(local)], np.full(len(hours), sigma), levels)
         history, learnt = self.series_[key], self.learnt_[key]
         ahead = hours - history.last
         end = learnt.local0 + learnt.length
@@ -275,19 +354,13 @@ class RealtimeEstimator(Estimator):
         point = learnt.point[lead]
         if inside.any():
             point = np.where(inside, self.curve(key).at(local), point)
+        wide = 1.0 + learnt.stale / STALE_HOURS + weeks
         if len(learnt.errors) == 0:
-            return point[:, None] * np.exp(
-                learnt.log_sigma * np.sqrt(1.0 + weeks)[:, None] * norm.ppf(levels)[None, :]
-            )
-        wide = np.sqrt(1.0 + learnt.stale / STALE_HOURS + weeks)
-        table = at_levels(self._shape_of(learnt), levels)
-        unit = learnt.spread[local % DAY] * wide
-        return point[:, None] + unit[:, None] * table[lead_group(np.where(inside, 0, lead + learnt.stale))]
-
-    def _shape_of(self, learnt: Learnt) -> np.ndarray:
-        own, count = shapes(_standard(learnt))
-        share = (count / (count + OWN_ERRORS))[:, None]
-        return share * own + (1.0 - share) * self.shapes_
+            return young_band(point, learnt.log_sigma * np.sqrt(1.0 + weeks), levels)
+        shape = blended_shape(learnt, self.shapes_)
+        group = lead_group(np.where(inside, 0, lead + learnt.stale))
+        width = np.sqrt(wide) * self.widths_.get(key, 1.0)
+        return band(point, learnt.spread[local % DAY], width, shape, group, levels)
 
     def _basis_of(self, key: str) -> str:
         if key not in self.learnt_ or self.series_[key].known_hours == 0:
@@ -304,8 +377,9 @@ class RealtimeEstimator(Estimator):
             return f"calibrated prior: {hours} hours of its own, {shape}; uncalibrated band{late}"
         how = f"{one.chosen} (beats the combination)" if one.chosen in BASELINES else "combination of members"
         borrowed = "" if one.length >= GROWN or not self.pool_.apps else ", borrowing a weekly shape"
+        moved = f"; level × {one.shift_ratio:.2f} since {one.shift_h} hours" if one.shift_h else ""
         few = "; uncalibrated band" if np.isfinite(one.errors[:, 0]).sum() < 7 else ""
-        return f"site history: {hours} hours, {how}{borrowed}{few}{late}"
+        return f"site history: {hours} hours, {how}{borrowed}{moved}{few}{late}"
 
     def to_bundle(self) -> Bundle:
         """Return parameters, histories and what was learnt as plain data."""
@@ -320,15 +394,6 @@ class RealtimeEstimator(Estimator):
         from tidegrid.estimators.realtime.store import unpack
 
         return unpack(cls, bundle)
-
-
-def _standard(learnt: Learnt) -> np.ndarray:
-    """Return past errors in units of the spread at their hour of day."""
-    from tidegrid.estimators.realtime.engine import origins
-
-    ends = origins(learnt.length)[:-1]
-    at = (learnt.local0 + ends[:, None] + np.arange(HORIZON)[None, :]) % DAY
-    return learnt.errors / np.maximum(learnt.spread[at], 1e-300)
 
 
 def _groups(ids: np.ndarray) -> list[tuple[str, np.ndarray]]:

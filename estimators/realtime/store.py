@@ -15,7 +15,18 @@ FORMAT = 1
 
 T = TypeVar("T", bound="RealtimeEstimator")
 
-_NUMBERS = ("local0", "length", "scale", "log_sigma", "stale", "gaps", "outages", "spikes")
+_NUMBERS = (
+    "local0",
+    "length",
+    "scale",
+    "log_sigma",
+    "stale",
+    "gaps",
+    "outages",
+    "spikes",
+    "shift_h",
+    "shift_ratio",
+)
 _ROWS = ("point", "weights", "spread", "losses")
 
 
@@ -39,11 +50,16 @@ def pack(estimator: "RealtimeEstimator") -> Bundle:
         "pool_levels": estimator.pool_.levels,
     }
     for name in _NUMBERS:
-        whole = name not in ("scale", "log_sigma")
+        whole = name not in ("scale", "log_sigma", "shift_ratio")
         arrays[name] = np.array([getattr(one, name) for one in learnt], dtype=np.int64 if whole else float)
     for name in _ROWS:
         arrays[name] = np.stack([getattr(one, name) for one in learnt]) if learnt else np.zeros((0, 0))
-    state = {"format": FORMAT, "holidays": [int(day) for day in sorted(estimator.holidays_)]}
+    widths = {key: float(value) for key, value in sorted(estimator.widths_.items())}
+    state = {
+        "format": FORMAT,
+        "widths": widths,
+        "holidays": [int(day) for day in sorted(estimator.holidays_)],
+    }
     return Bundle(estimator.name, params=estimator.get_params(deep=False), state=state, arrays=arrays)
 
 
@@ -84,5 +100,6 @@ def unpack(kind: type[T], bundle: Bundle) -> T:
     out.shapes_ = np.array(a["shapes"])
     out.pool_ = Pool(np.array(a["pool_shapes"]), np.array(a["pool_levels"]), float(out.prior_demand))
     out.holidays_ = frozenset(int(day) for day in bundle.state["holidays"])
+    out.widths_ = {str(key): float(value) for key, value in bundle.state["widths"].items()}
     out._rules = out._rule_key()
     return out

@@ -1,0 +1,87 @@
+"""From what was learnt of a series to its band: own spread, and a shape shared with the pool."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import norm
+
+from tidegrid.estimators.realtime.engine import PRIOR_ERROR, Learnt, origins
+from tidegrid.estimators.realtime.intervals import DAY, at_levels, shapes, spread_by_hour
+from tidegrid.estimators.realtime.members import HORIZON
+
+OWN_ERRORS = 200.0
+"""Own errors at which a series' own shape of the band counts as much as the pool's."""
+
+
+def standard_errors(learnt: Learnt) -> np.ndarray:
+    """Return past errors in units of the spread that the other origins show at their hour of day.
+
+    Leaving an error's own origin out keeps a wild day from shrinking itself, and so the band honest.
+
+    Returns
+    -------
+    ndarray of shape (origins, HORIZON)
+    """
+    ends = origins(learnt.length)[:-1]
+    at = (learnt.local0 + ends[:, None] + np.arange(HORIZON)[None, :]) % DAY
+    out = np.empty_like(learnt.errors)
+    for o in range(len(ends)):
+        others = np.arange(len(ends)) != o
+        spread = spread_by_hour(
+            learnt.errors[others], at[others], floor=1e-9 * learnt.scale, prior=PRIOR_ERROR * learnt.scale
+        )
+        out[o] = learnt.errors[o] / np.maximum(spread[at[o]], 1e-300)
+    return out
+
+
+def pooled_shape(learnt: Sequence[Learnt]) -> np.ndarray:
+    """Return the shape of the errors of all series together, shape (lead groups, grid levels)."""
+    rows = [standard_errors(one) for one in learnt if len(one.errors)]
+    table, _ = shapes(np.concatenate(rows) if rows else np.full((0, HORIZON), np.nan))
+    return table
+
+
+def blended_shape(learnt: Learnt, pooled: np.ndarray) -> np.ndarray:
+    """Return a series' own shape drawn to the pool's as far as its own errors are few."""
+    own, count = shapes(standard_errors(learnt))
+    share = (count / (count + OWN_ERRORS))[:, None]
+    return share * own + (1.0 - share) * pooled
+
+
+def band(
+    point: np.ndarray,
+    spread: np.ndarray,
+    width: np.ndarray,
+    shape: np.ndarray,
+    group: np.ndarray,
+    levels: Sequence[float],
+) -> np.ndarray:
+    """Return quantiles, shape (rows, levels), units of demand.
+
+    Parameters
+    ----------
+    point, spread, width : ndarray of shape (rows,)
+        Forecast, usual absolute error, and the factor on the band; the factor leaves the median where it is.
+    shape : ndarray of shape (lead groups, grid levels)
+        Quantiles of the standardised error.
+    group : ndarray of int, shape (rows,)
+        Each row's group of leads.
+    levels
+        Quantile levels.
+    """
+    table = at_levels(shape, levels)[group]
+    middle = at_levels(shape, (0.5,))[group]
+    return point[:, None] + spread[:, None] * (middle + width[:, None] * (table - middle))
+
+
+def young_band(point: np.ndarray, sigma: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return lognormal quantiles around medians, shape (rows, levels): the band of a series without own errors.
+
+    Parameters
+    ----------
+    point, sigma : ndarray of shape (rows,)
+        Medians, and standard deviations in logs.
+    levels
+        Quantile levels.
+    """
+    return point[:, None] * np.exp(sigma[:, None] * norm.ppf(np.asarray(levels, dtype=float))[None, :])
