@@ -24,7 +24,7 @@ SOURCE_SPREAD = 0.25
 NOISE = 0.25
 """Scale in log seconds beyond which a row's residual counts linearly, not squared (pseudo-Huber)."""
 
-ROWS_A_SOURCE = 300
+ROWS_A_SOURCE = 150
 """Rows of one source that calibration looks at, evenly spaced; the rest say the same."""
 
 
@@ -140,7 +140,9 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
     residual = np.zeros(len(target))
     for source in sorted(sources):
         out = group == source
-        inner = fit_constants(take(runs, np.flatnonzero(~out)), target[~out], weight[~out], group[~out])
+        inner = fit_constants(
+            take(runs, np.flatnonzero(~out)), target[~out], weight[~out], group[~out], constants
+        )
         residual[out] = target[out] - log_hours(take(runs, np.flatnonzero(out)), inner)
     scale, quantiles = intervals.fit_prior_bands(runs, residual, weight, group)
     return Calibration(constants, scale, quantiles, sources)
@@ -150,7 +152,13 @@ def _spaced(rows: np.ndarray) -> np.ndarray:
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS_A_SOURCE)).round().astype(int))]
 
 
-def fit_constants(runs: Runs, target: np.ndarray, weight: np.ndarray, group: np.ndarray) -> dict[str, float]:
+def fit_constants(
+    runs: Runs,
+    target: np.ndarray,
+    weight: np.ndarray,
+    group: np.ndarray,
+    near: Mapping[str, float] | None = None,
+) -> dict[str, float]:
     """Fit the physics constants.
 
     Parameters
@@ -163,6 +171,8 @@ def fit_constants(runs: Runs, target: np.ndarray, weight: np.ndarray, group: np.
         Weights of the rows.
     group
         The source of each row.
+    near
+        Constants to search from; the prior stays where it is.
     """
     from scipy.optimize import least_squares
 
@@ -179,5 +189,14 @@ def fit_constants(runs: Runs, target: np.ndarray, weight: np.ndarray, group: np.
         robust = root * np.sign(e) * np.sqrt(2.0 * (np.sqrt(1.0 + e**2) - 1.0))
         return np.concatenate([robust, (x[: len(names)] - start) / spread, x[len(names) :] / SOURCE_SPREAD])
 
-    solved = least_squares(residuals, np.concatenate([start, np.zeros(sources)]), max_nfev=25, diff_step=1e-4)
+    # from a neighbour's solution a few steps do: one source less moves the constants by a few per cent
+    search, budget = (start, 20) if near is None else (np.log([near[name] for name in names]), 4)
+    solved = least_squares(
+        residuals,
+        np.concatenate([search, np.zeros(sources)]),
+        max_nfev=budget,
+        diff_step=1e-4,
+        ftol=1e-5,
+        xtol=1e-5,
+    )
     return {name: float(value) for name, value in zip(names, np.exp(solved.x[: len(names)]), strict=True)}

@@ -9,13 +9,14 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, as_levels, quantile_frame
+from tidegrid.estimators.conditional import GRID, remaining_quantiles
 from tidegrid.estimators.training import calibration as calibrations
 from tidegrid.estimators.training import features, intervals, memory, physics, residual
 from tidegrid.estimators.training.calibration import Calibration
 from tidegrid.estimators.training.explain import Explanation, card, card_markdown, explained
 from tidegrid.estimators.training.features import Runs
-from tidegrid.estimators.training.offsets import Keys, SiteModel, fit_site, keep_latest
-from tidegrid.estimators.training.residual import Residual
+from tidegrid.estimators.training.history import CHUNK, History, Rows, learn, learn_more
+from tidegrid.estimators.training.offsets import Keys
 from tidegrid.models import Bundle
 
 STARTUP_S = 90.0
@@ -26,12 +27,6 @@ LOAD_BYTES_S = 2e9
 
 OVERHEAD = 1.15
 """Whole run over pure training once it runs: evaluation, checkpoints, stalls (published runs: 1.2 to 1.5 with start-up)."""
-
-RECENT = 1000
-"""Scaled residuals kept for recalibration, the latest ones."""
-
-CHUNK = 8192
-"""Rows predicted at a time, so that memory does not grow with the batch."""
 
 
 class TrainingEstimator(Estimator):
@@ -54,16 +49,8 @@ class TrainingEstimator(Estimator):
 
     Attributes
     ----------
-    site_ : SiteModel
-        The site's offsets (after ``fit``).
-    residual_ : Residual or None
-        The learned residual.
-    recent_ : ndarray of shape (recent,)
-        Scaled residuals of rows that their prediction had not seen.
-    rows_ : int
-        Finished rows learnt from.
-    censored_ : int
-        Lower bounds seen.
+    history_ : History
+        What a site's history taught (after ``fit``).
     calibration_ : Calibration
         The calibration that a loaded version was saved with.
     """
@@ -104,96 +91,18 @@ class TrainingEstimator(Estimator):
         C = features.checked(X)
         hours, seen = _checked_target(X, y, observed)
         order = _order(X, known_at)
-        cal = self._cal()
-        runs = features.derive(C)
-        terms = physics.terms(runs, cal.constants)
-        x, keys = residual.scaled(runs, terms), _keys(C)
-        z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(runs, terms)
-        self.residual_: Residual | None = None
-        done = np.flatnonzero(seen)
-        # pinball losses and bands must not hang on how long jobs were: only rows with work are told by their ratio
-        left = np.zeros(len(z))
-        if self.learn_residual and len(done) >= residual.ENOUGH:
-            fold = _folds(len(done))
-            self.residual_, left[done] = residual.fit_residual(
-                x[done], z[done], keys.stack[done], fold, int(self.seed)
-            )
-        rest = z - left
-        kept = done[keep_latest(keys[done], order[done])]
-        self.site_ = fit_site(x[kept], keys[kept], rest[kept], np.ones(len(kept)))
-        self._take_bounds(x, keys, z, np.flatnonzero(~seen), order)
-        self._calibrate_bands(x, keys, rest, done, kept, order)
-        self.rows_, self.censored_ = len(done), int((~seen).sum())
-        return self
-
-    def _take_bounds(
-        self, x: np.ndarray, keys: Keys, z: np.ndarray, rows: np.ndarray, order: np.ndarray
-    ) -> None:
-        """Add the lower bounds that say something, as what is expected given that the run got there."""
-        from scipy.stats import norm
-
-        if len(rows) == 0:
-            return
-        latest = rows[np.argsort(-order[rows], kind="stable")[:96]]
-        mean, variance = self.site_.predict(x[latest], keys[latest])
-        learned = self.residual_.predict(x[latest], keys.stack[latest]) if self.residual_ is not None else 0.0
-        spread = np.sqrt(variance + self.site_.noise**2)
-        beyond = (z[latest] - mean - learned) / spread
-        telling = beyond > 0
-        if not telling.any():
-            return
-        b = np.minimum(beyond[telling], 6.0)
-        expected = norm.pdf(b) / norm.sf(b)  # inverse Mills ratio: the mean of a normal above b
-        value = mean[telling] + np.maximum(expected, beyond[telling]) * spread[telling]
-        site, at = self.site_, latest[telling]
-        self.site_ = SiteModel(
-            np.concatenate([site.x, x[at]]),
-            site.keys.joined(keys[at]),
-            np.concatenate([site.z, value]),
-            # a bound says less than a duration: twice the spread of the prediction itself
-            np.concatenate([site.extra, np.full(len(at), max(1.0, 2.0 * float(spread.mean()) / site.noise))]),
-            site.noise,
-            site.means,
+        rows, terms = self._prepared(C)
+        z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
+        self.history_ = learn(
+            rows,
+            z,
+            seen,
+            order,
+            self._cal().scale,
+            with_residual=bool(self.learn_residual),
+            seed=int(self.seed),
         )
-
-    def _calibrate_bands(
-        self,
-        x: np.ndarray,
-        keys: Keys,
-        rest: np.ndarray,
-        done: np.ndarray,
-        kept: np.ndarray,
-        order: np.ndarray,
-    ) -> None:
-        """Set the pool of scaled residuals, and the means of keys beyond the memory."""
-        loo, variance = self.site_.leave_one_out()
-        pool, when = loo[: len(kept)] / np.sqrt(variance[: len(kept)] + self.site_.noise**2), order[kept]
-        outside = np.setdiff1d(done, kept)
-        if len(outside):
-            at = outside[np.argsort(-order[outside], kind="stable")[:50_000]]
-            for start in range(0, len(at), CHUNK):
-                part = at[start : start + CHUNK]
-                rest[part] = rest[part] - self.site_.mean(x[part], keys[part])
-            means: dict[str, tuple[float, float]] = {}
-            remaining = np.clip(rest[at], -2.0, 2.0)
-            for level in ("stack", "user", "name"):
-                uniques, codes = np.unique(getattr(keys, level)[at], return_inverse=True)
-                counts = np.bincount(codes)
-                sums = np.bincount(codes, weights=remaining)
-                # a key's mean is worth keeping from a few rows on; each level explains what the one above left
-                means.update(
-                    {f"{level}|{u}": (float(n), float(s)) for u, n, s in zip(uniques, counts, sums, strict=True)
-                     if u != "" and n >= 3}
-                )  # fmt: skip
-                remaining = remaining - (sums / (counts + 4.0))[codes]
-            self.site_.means = means
-            recent = at[:RECENT]
-            mean, spread = self.site_.predict(x[recent], keys[recent])
-            again = (remaining[:RECENT]) / np.sqrt(spread + self.site_.noise**2)
-            pool, when = np.concatenate([pool, again]), np.concatenate([when, order[recent]])
-            del mean
-        latest = np.argsort(when, kind="stable")[-RECENT:]
-        self.recent_ = pool[latest]
+        return self
 
     def update(
         self,
@@ -207,37 +116,14 @@ class TrainingEstimator(Estimator):
 
         Parameters are those of :meth:`fit`; the rows are later than all that were learnt before.
         """
+        if not hasattr(self, "history_"):
+            return self.fit(X, y, observed=observed, known_at=known_at)
         C = features.checked(X)
         hours, seen = _checked_target(X, y, observed)
-        order = _order(X, known_at)
-        rows = np.argsort(order, kind="stable")
-        if len(rows) == 0:
-            return self
-        if not hasattr(self, "site_"):
-            return self.fit(X, y, observed=observed, known_at=known_at)
-        runs = features.derive(C)
-        terms = physics.terms(runs, self._cal().constants)
-        x, keys = residual.scaled(runs, terms), _keys(C)
-        z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(runs, terms)
-        rest = z - (self.residual_.predict(x, keys.stack) if self.residual_ is not None else 0.0)
-        done = rows[seen[rows]]
-        mean, variance = self.site_.predict(x[done], keys[done])
-        scaled = (rest[done] - mean) / np.sqrt(variance + self.site_.noise**2)
-        self.recent_ = np.concatenate([self.recent_, scaled])[-RECENT:]
-        site = self.site_
-        joined = site.keys.joined(keys[done])
-        every_x, every_z = np.concatenate([site.x, x[done]]), np.concatenate([site.z, rest[done]])
-        extra = np.concatenate([site.extra, np.maximum(1.0, np.abs(scaled) / 3.0)])
-        kept = keep_latest(joined, np.arange(len(joined)))
-        means = site.means
-        if len(site.z) < 64 or len(done) >= 0.2 * len(site.z):
-            self.site_ = fit_site(every_x[kept], joined[kept], every_z[kept], extra[kept])
-            self.site_.means = means
-        else:
-            self.site_ = SiteModel(every_x[kept], joined[kept], every_z[kept], extra[kept], site.noise, means)
-        self._take_bounds(x, keys, rest, rows[~seen[rows]], order)
-        self.rows_ += len(done)
-        self.censored_ += int((~seen).sum())
+        if len(C):
+            rows, terms = self._prepared(C)
+            z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
+            self.history_ = learn_more(self.history_, rows, z, seen, _order(X, known_at), self._cal().scale)
         return self
 
     # -------------------------------------------------------------- predicting
@@ -256,56 +142,39 @@ class TrainingEstimator(Estimator):
         Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; the
         shortest counts: a block can leave half of itself idle.
         """
-        base = features.derive(C)
-        centre, low_high = self._centre(C, base, spread=True)
-        best = centre
-        halves, alive = base.gpus.copy(), base.gpus <= base.node
+        base, terms = self._prepared(C)
+        best = self._centre(base, terms)
+        halves, alive = base.runs.gpus.copy(), base.runs.gpus <= base.runs.node
         while True:
             alive = alive & (halves % 2 == 0) & (halves >= 2)
             if not alive.any():
                 break
             halves = np.where(alive, halves / 2, halves)
-            rows = np.flatnonzero(alive)
-            part = features.derive(C.iloc[rows], halves[rows])
-            best[rows] = np.minimum(best[rows], self._centre(C.iloc[rows], part, spread=False)[0])
-        scaled, scale = low_high
-        return np.asarray(np.exp(np.clip(best[:, None] + scaled(levels) * scale[:, None], -18.0, 18.0)))
+            at = np.flatnonzero(alive)
+            part, part_terms = self._prepared(C.iloc[at], halves[at])
+            best[at] = np.minimum(best[at], self._centre(part, part_terms))
+        return np.asarray(np.exp(np.clip(best[:, None] + self._band(base, levels), -18.0, 18.0)))
 
-    def _centre(self, C: pd.DataFrame, runs: Runs, *, spread: bool) -> tuple[np.ndarray, Any]:
-        cal = self._cal()
-        terms = physics.terms(runs, cal.constants)
-        log_hours = self._log_hours(runs, terms)
-        x, keys = residual.scaled(runs, terms), _keys(C)
-        site: SiteModel | None = getattr(self, "site_", None)
-        if site is None:
-            return log_hours, (lambda levels: intervals.prior_quantiles(runs, cal.bands, levels),
-                               intervals.prior_scale(runs, cal.scale))  # fmt: skip
-        if self.residual_ is not None:
-            log_hours = log_hours + self.residual_.predict(x, keys.stack)
-        if not spread:
-            return log_hours + site.mean(x, keys), None
-        mean, variance = site.predict(x, keys)
-        return log_hours + mean, self._band(runs, keys, variance)
+    def _centre(self, rows: Rows, terms: physics.Terms) -> np.ndarray:
+        log_hours = self._log_hours(rows.runs, terms)
+        history: History | None = getattr(self, "history_", None)
+        return log_hours if history is None else log_hours + history.correction(rows)
 
-    def _band(self, runs: Runs, keys: Keys, variance: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the scaled quantiles as a function of levels, and the scale.
+    def _band(self, rows: Rows, levels: Sequence[float]) -> np.ndarray:
+        """Return offsets from the log median, shape (rows, levels).
 
         Where history knows nothing of a row (its variance is still the prior's), the band is the prior's; where it
         knows all, the history's; between, in that measure.
         """
         cal = self._cal()
-        unknown = np.clip(variance / SiteModel.prior_variance(keys), 0.0, 1.0)
-        prior_scale = intervals.prior_scale(runs, cal.scale)
-        own = np.sqrt(variance + self.site_.noise**2)
-        pool = intervals.Pool(self.recent_)
-        scale = np.sqrt(unknown * prior_scale**2 + (1.0 - unknown) * own**2)
-
-        def scaled(levels: Sequence[float]) -> np.ndarray:
-            prior = intervals.prior_quantiles(runs, cal.bands, levels)
-            site = pool.quantiles(levels)[None, :]
-            return np.asarray(unknown[:, None] * prior + (1.0 - unknown[:, None]) * site)
-
-        return scaled, scale
+        prior = intervals.prior_quantiles(rows.runs, cal.bands, levels)
+        history: History | None = getattr(self, "history_", None)
+        if history is None:
+            return np.asarray(prior * intervals.prior_scale(rows.runs, cal.scale)[:, None])
+        unknown, scale = history.scale(rows, cal.scale)
+        site = history.pool().by_stack(rows.keys.stack, levels)
+        share = unknown[:, None]
+        return np.asarray((share * prior + (1.0 - share) * site) * scale[:, None])
 
     def basis(self, X: pd.DataFrame) -> pd.Series:
         """Say which rung answers.
@@ -314,24 +183,33 @@ class TrainingEstimator(Estimator):
         jobs correct the prior; ``prior`` without history. Detail follows after a colon.
         """
         C = features.checked(X)
-        runs = features.derive(C)
-        detail = np.where(runs.known_gpu, "data sheet", "GPU type without a data sheet, taken for an A100")
-        if not hasattr(self, "site_") or not len(self.site_.z):
+        rows, _ = self._prepared(C)
+        detail = np.where(
+            rows.runs.known_gpu, "data sheet", "GPU type without a data sheet, taken for an A100"
+        )
+        history: History | None = getattr(self, "history_", None)
+        if history is None or history.finished == 0:
             return pd.Series(
                 [f"prior: physics, {d}" for d in detail], index=X.index, dtype=object, name="basis"
             )
-        terms = physics.terms(runs, self._cal().constants)
-        x, keys = residual.scaled(runs, terms), _keys(C)
-        out = []
-        near = np.concatenate([self.site_.similar(x[i : i + CHUNK], keys[np.arange(i, min(i + CHUNK, len(x)))])
-                               for i in range(0, len(x), CHUNK)] or [np.zeros(0)])  # fmt: skip
-        sure = "" if intervals.Pool(self.recent_).calibrated((0.1, 0.9)) else ", band not calibrated yet"
-        for n, d in zip(near, detail, strict=True):
-            if n > 0:
-                out.append(f"site history: {int(n)} similar finished runs{sure}")
-            else:
-                out.append(f"calibrated prior: {self.rows_} finished runs of the site, none similar; {d}")
+        pool = history.pool()
+        sure = "" if pool.calibrated((0.1, 0.9)) else ", band not calibrated yet"
+        out = [
+            f"site history: {n:.0f} similar finished runs{sure}"
+            if n > 0
+            else f"calibrated prior: {history.finished} finished runs of the site, none similar; {d}"
+            for n, d in zip(self._similar(rows), detail, strict=True)
+        ]
         return pd.Series(out, index=X.index, dtype=object, name="basis")
+
+    def _similar(self, rows: Rows) -> np.ndarray:
+        """Return how many finished runs of the same stack are like each row."""
+        history: History | None = getattr(self, "history_", None)
+        if history is None or len(rows) == 0:
+            return np.zeros(len(rows))
+        starts = range(0, len(rows), CHUNK)
+        parts = [rows[np.arange(i, min(i + CHUNK, len(rows)))] for i in starts]
+        return np.concatenate([history.site.similar(part.x, part.keys) for part in parts])
 
     def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
         """Say whether each run fits its GPUs' memory, and why not; see ``memory.py``."""
@@ -351,23 +229,33 @@ class TrainingEstimator(Estimator):
         """Return the model card as Markdown."""
         return card_markdown(self)
 
-    def constants(self) -> Mapping[str, float]:
-        """Return the physics constants in use."""
-        return self._cal().constants
+    def remaining_quantiles(
+        self, X: pd.DataFrame, elapsed_h: pd.Series, levels: Sequence[float] = LEVELS
+    ) -> pd.DataFrame:
+        """Predict quantiles of the hours that running jobs still need, given that they have run so long.
 
-    def calibration_in_use(self) -> Calibration:
-        """Return the calibration in use."""
-        return self._cal()
-
-    def prior_log_hours(self, runs: Runs, terms: physics.Terms) -> np.ndarray:
-        """Return the log hours of the prior alone, shape (rows,)."""
-        return self._log_hours(runs, terms)
-
-    def similar(self, C: pd.DataFrame, runs: Runs, terms: physics.Terms) -> np.ndarray:
-        """Return how many finished runs of the same stack are like each row."""
-        if not hasattr(self, "site_"):
-            return np.zeros(len(C))
-        return self.site_.similar(residual.scaled(runs, terms), _keys(C))
+        Parameters
+        ----------
+        X
+            The running jobs.
+        elapsed_h
+            Hours that each has run, on the index of ``X``.
+        levels
+            The levels.
+        """
+        wanted = as_levels(levels)
+        if len(elapsed_h) != len(X):
+            raise InputError(
+                f"has {len(elapsed_h)} values for {len(X)} rows", field="elapsed_h", fix="give one a row"
+            )
+        elapsed = pd.to_numeric(pd.Series(np.asarray(elapsed_h)), errors="coerce").to_numpy(dtype=float)
+        if not (np.isfinite(elapsed) & (elapsed >= 0)).all():
+            at = int(np.flatnonzero(~(np.isfinite(elapsed) & (elapsed >= 0)))[0])
+            raise InputError(
+                f"{elapsed[at]} cannot be used", row=at + 2, field="elapsed_h", fix="give hours, 0 or more"
+            )
+        whole = self.predict_quantiles(X, tuple(GRID)).to_numpy()
+        return quantile_frame(remaining_quantiles(whole, GRID, elapsed, wanted), wanted, X.index)
 
     # ------------------------------------------------------------------- state
 
@@ -384,38 +272,27 @@ class TrainingEstimator(Estimator):
             seconds = OVERHEAD * seconds + STARTUP_S + weights / LOAD_BYTES_S
         return np.asarray(np.log(np.maximum(seconds, 1e-3) / 3600.0))
 
+    def _prepared(self, C: pd.DataFrame, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
+        runs = features.derive(C, gpu_count)
+        terms = physics.terms(runs, self._cal().constants)
+        return Rows(runs, residual.scaled(runs, terms), _keys(C)), terms
+
     def to_bundle(self) -> Bundle:
         """Return parameters and learnt state as plain data."""
-        params = self.get_params(deep=False)
         state: dict[str, Any] = {"calibration": self._cal().to_dict()}
         arrays: dict[str, np.ndarray] = {}
         texts: dict[str, str] = {}
-        if hasattr(self, "site_"):
-            state["site"], arrays = self.site_.to_state()
-            state["rows"], state["censored"] = self.rows_, self.censored_
-            arrays["recent"] = self.recent_
-            if self.residual_ is not None:
-                texts["residual"] = self.residual_.text
-                arrays["landmarks"], arrays["stacks"] = (
-                    self.residual_.landmarks,
-                    self.residual_.stacks.astype(str),
-                )
-        return Bundle(self.name, params, state, arrays, texts)
+        if hasattr(self, "history_"):
+            state["history"], arrays, texts = self.history_.to_state()
+        return Bundle(self.name, self.get_params(deep=False), state, arrays, texts)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
         """Rebuild the estimator; it predicts the same to the bit, whatever calibration comes with the product."""
         out = cls(**bundle.params)
         out.calibration_ = Calibration.from_dict(bundle.state["calibration"])
-        if "site" in bundle.state:
-            out.site_ = SiteModel.from_state(bundle.state["site"], bundle.arrays)
-            out.rows_, out.censored_ = int(bundle.state["rows"]), int(bundle.state["censored"])
-            out.recent_ = bundle.arrays["recent"]
-            out.residual_ = None
-            if "residual" in bundle.texts:
-                out.residual_ = Residual(
-                    bundle.texts["residual"], bundle.arrays["landmarks"], bundle.arrays["stacks"].astype(str)
-                )
+        if "history" in bundle.state:
+            out.history_ = History.from_state(bundle.state["history"], bundle.arrays, bundle.texts)
         return out
 
 
@@ -459,8 +336,3 @@ def _order(X: pd.DataFrame, known_at: pd.Series | None) -> np.ndarray:
         )
     instants = pd.to_datetime(pd.Series(np.asarray(known_at)), utc=True)
     return instants.rank(method="first").fillna(0).to_numpy(dtype=float)
-
-
-def _folds(rows: int, folds: int = 5) -> np.ndarray:
-    # a fixed scramble: neighbours in a table are alike, and must not sit on both sides
-    return (np.arange(rows) * 7919 % 104729) % folds

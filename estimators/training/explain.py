@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.estimators.training import features, physics, residual, variants
+from tidegrid.estimators.training import features, residual, variants
 from tidegrid.estimators.training.features import Runs
 from tidegrid.estimators.training.physics import Terms
 
@@ -58,13 +58,12 @@ class Explanation:
 def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[float]) -> list[Explanation]:
     """Explain each row of ``X``; see :meth:`TrainingEstimator.explain`."""
     C = features.checked(X)
-    runs = features.derive(C)
-    terms = physics.terms(runs, estimator.constants())
+    rows, terms = estimator._prepared(C)
+    runs, x = rows.runs, rows.x
     quantiles = estimator.predict_quantiles(X, sorted({*levels, 0.5}))
-    prior = np.exp(estimator.prior_log_hours(runs, terms))
+    prior = np.exp(estimator._log_hours(runs, terms))
     bases = estimator.basis(X)
-    similar = estimator.similar(C, runs, terms)
-    x = residual.scaled(runs, terms)
+    similar = estimator._similar(rows)
     moved: np.ndarray | None = None
     learned = getattr(estimator, "residual_", None)
     if learned is not None and len(X):
@@ -157,8 +156,9 @@ def _hours(hours: float) -> str:
 
 def card(estimator: "TrainingEstimator") -> dict[str, Any]:
     """Return the model card: what it is, what it learnt from, what it rests on, what it should not be used for."""
-    calibration = estimator.calibration_in_use()
-    learned = getattr(estimator, "residual_", None)
+    calibration = estimator._cal()
+    history = getattr(estimator, "history_", None)
+    learned = history.learned if history is not None else None
     return {
         "estimator": "training",
         "predicts": "hours of a training run, as quantiles"
@@ -173,10 +173,10 @@ def card(estimator: "TrainingEstimator") -> dict[str, Any]:
             "bands": sorted(calibration.bands),
         },
         "history": {
-            "finished": int(getattr(estimator, "rows_", 0)),
-            "lower_bounds": int(getattr(estimator, "censored_", 0)),
-            "residuals_for_bands": len(getattr(estimator, "recent_", ())),
-            "noise_log_hours": float(estimator.site_.noise) if hasattr(estimator, "site_") else None,
+            "finished": history.finished if history is not None else 0,
+            "lower_bounds": history.censored if history is not None else 0,
+            "residuals_for_bands": len(history.recent) if history is not None else 0,
+            "noise_log_hours": history.site.noise if history is not None else None,
         },
         "importances": learned.importances() if learned is not None else {},
         "limits": [

@@ -25,6 +25,9 @@ SCALE_TERMS: Mapping[str, float] = {
 }  # fmt: skip
 """What widens the prior's band, as starting coefficients of the log scale."""
 
+HALF = 20.0
+"""Residuals at which a pool's own quantiles weigh as much as what they are shrunk towards."""
+
 ENOUGH_ROWS, ENOUGH_SOURCES = 60, 4
 """What a variant needs for a band of its own; below, it shares its family's."""
 
@@ -88,9 +91,21 @@ def fit_prior_bands(
     scaled = residual / prior_scale(r, scale)
     bands: dict[str, list[float]] = {}
     for family, rows in _families(r, group).items():
-        q = _with_tails(scaled[rows], weight[rows])
+        count = len(np.unique(group[rows]))
+        if count < ENOUGH_SOURCES:
+            # so few sources say little about the next one: all rows' quantiles, as wide as their number makes them
+            q = _with_tails(scaled, weight) * _few(count)
+        else:
+            q = _with_tails(scaled[rows], weight[rows])
         bands[family] = [float(v) for v in q]
     return scale, bands
+
+
+def _few(sources: int) -> float:
+    """Return how much wider a band is that rests on this many sources: Student's quantile over the normal's at 90 %."""
+    from scipy.stats import norm, t
+
+    return float(np.sqrt(1.0 + 1.0 / sources) * t.ppf(0.9, sources + 1) / norm.ppf(0.9))
 
 
 def _families(r: Runs, group: np.ndarray) -> dict[str, np.ndarray]:
@@ -115,6 +130,8 @@ def _with_tails(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         tail_low = middle + rate_low * np.log(2.0 * np.minimum(GRID, 0.5))
         tail_high = middle - rate_high * np.log(2.0 * np.minimum(1.0 - GRID, 0.5))
+    # the middle of sources left out is their common bias, no property of the next source: the median stays the prior's
+    q = q - middle * (1.0 - np.abs(2.0 * GRID - 1.0))
     q = np.where(GRID < 0.05, np.minimum(q, tail_low), np.where(GRID > 0.95, np.maximum(q, tail_high), q))
     return np.maximum.accumulate(q)
 
@@ -151,25 +168,31 @@ class Pool:
         Actual minus predicted log hours over the predicted scale.
     """
 
-    def __init__(self, residuals: np.ndarray) -> None:
+    def __init__(self, residuals: np.ndarray, stack: np.ndarray | None = None) -> None:
         self.residuals = np.asarray(residuals, dtype=float)
+        self.stack = np.full(len(self.residuals), "") if stack is None else np.asarray(stack)
 
     def calibrated(self, levels: Sequence[float]) -> bool:
         """Say whether there are residuals enough for every level."""
         return ConformalQuantiles(self.residuals).calibrated(levels)
 
     def quantiles(self, levels: Sequence[float]) -> np.ndarray:
-        """Return the conformal quantiles; those of a Laplace distribution join them while residuals are few.
-
-        A small pool alone says little about its tails: it weighs n / (n + 20) against the Laplace's quantiles, which
-        are wider than what the pool's scale would give.
-        """
+        """Return the conformal quantiles of all rows, joined by a Laplace distribution's while residuals are few."""
         from scipy.stats import laplace
 
-        prior = np.asarray(laplace.ppf(np.asarray(levels, dtype=float)))
-        n = len(self.residuals)
+        return self._shrunk(self.residuals, np.asarray(laplace.ppf(np.asarray(levels, dtype=float))), levels)
+
+    def by_stack(self, stack: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        """Return each row's quantiles: its stack's where that has residuals enough, else all rows'; (rows, levels)."""
+        pooled = self.quantiles(levels)
+        uniques, codes = np.unique(stack, return_inverse=True)
+        own = [self._shrunk(self.residuals[self.stack == name], pooled, levels) for name in uniques]
+        return np.array(own).reshape(len(uniques), len(levels))[codes]
+
+    @staticmethod
+    def _shrunk(residuals: np.ndarray, towards: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        n = len(residuals)
         if n == 0:
-            return prior
-        own = ConformalQuantiles(self.residuals).offsets(levels)
-        weight = n / (n + 20.0)
-        return np.asarray(weight * own + (1.0 - weight) * prior)
+            return towards
+        weight = n / (n + HALF)
+        return np.asarray(weight * ConformalQuantiles(residuals).offsets(levels) + (1.0 - weight) * towards)

@@ -22,8 +22,14 @@ SITE, STACK, USER, NAME = 0.15, 0.22, 0.10, 0.20
 LOCAL, GLOBAL, LENGTH = 0.30, 0.08, 2.0
 """Standard deviations of the smooth functions inside and across stacks, and their length in scaled features."""
 
-NOISES = (0.04, 0.08, 0.15, 0.3, 0.6)
+NOISES = (0.02, 0.04, 0.08, 0.15, 0.3, 0.6)
 """Noise levels (log hours) among which the rows choose by their leave-one-out likelihood."""
+
+QUIET = 2.0
+"""Rows of loudness 1 that the rows like a request must outweigh."""
+
+NORMAL_MAD = 0.8
+"""Mean absolute value of a standard normal."""
 
 SHRINK = 4.0
 """Rows that a key's own mean must outweigh."""
@@ -143,6 +149,21 @@ class SiteModel:
         diagonal = np.diag(self._inverse)
         variance = np.maximum(1.0 / diagonal - (self.noise * self.extra) ** 2, 1e-6)
         return self._alpha / diagonal, variance
+
+    def loudness(self, x: np.ndarray, keys: Keys, *, left_out: bool = False) -> np.ndarray:
+        """Return how much louder than the process's own spread the rows like each row are, shape (rows,).
+
+        The mean absolute scaled residual of kept rows of the stack, those near counting most, shrunk towards 1 by
+        :data:`QUIET` rows. ``left_out`` leaves each kept row out of its own mean (``x`` are the kept rows then).
+        """
+        if not len(self.z):
+            return np.ones(len(x))
+        residual, variance = self.leave_one_out()
+        scaled = np.minimum(np.abs(residual) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
+        weight = _same(keys.stack, self.keys.stack, empty=True) * (0.15 + matern(x, self.x))
+        if left_out:
+            np.fill_diagonal(weight, 0.0)
+        return np.asarray((weight @ scaled + QUIET) / (weight.sum(axis=1) + QUIET))
 
     def similar(self, x: np.ndarray, keys: Keys) -> np.ndarray:
         """Return how many kept rows are like each row: the sum of their correlations inside the stack."""

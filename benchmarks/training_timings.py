@@ -1,0 +1,166 @@
+"""Score the training predictor on published timings.
+
+Calibrates on one file and predicts another (seconds of the run where it is timed, tokens/s a GPU where only that is
+known), or runs a protocol inside one file:
+
+    python benchmarks/training_timings.py --calibrate A.csv --test B.csv --predictions OUT.csv
+    python benchmarks/training_timings.py --calibrate A.csv --protocol leave-sources-out
+    python benchmarks/training_timings.py --calibrate A.csv --protocol random-half
+    python benchmarks/training_timings.py --calibrate A.csv --protocol first-20
+
+OUT.csv has the columns row (0-based position of the row in the test file, its header not counted), q0.1, q0.5, q0.9 and
+actual, all in the row's own unit. A source is a repository (``owner/name``, the version of a series dropped). Rows that
+are flagged SUSPECT, DEGENERATE, LOWER BOUND, OOM or FAILED, or that say no model size, are predicted but not scored
+where they measure something, and counted. Rows that measure nothing are left out.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError, TidegridError
+from tidegrid.estimators.training import TrainingEstimator, calibration, timings
+from tidegrid.files import write_text
+
+LEVELS = (0.1, 0.5, 0.9)
+FIRST = 20
+
+
+def fitted(table: pd.DataFrame) -> TrainingEstimator:
+    """Return the predictor calibrated on a table and fitted on it as history, one stack a source."""
+    used = table[table["flag"] == ""]
+    result = calibration.calibrate(table)
+    estimator = TrainingEstimator(calibration=result.to_dict(), whole_run=False)
+    return estimator.fit(used, used["hours"])
+
+
+def predicted(estimator: TrainingEstimator, table: pd.DataFrame) -> pd.DataFrame:
+    """Return row, q0.1, q0.5, q0.9 and actual in each row's own unit, with its source and family."""
+    hours = estimator.predict_quantiles(table, LEVELS).to_numpy()
+    seconds = hours * 3600.0
+    total = table["tokens"].to_numpy(float)[:, None] / table["gpus"].to_numpy(float)[:, None]
+    speed = (total / seconds)[:, ::-1]
+    timed = (table["unit"] == "s").to_numpy()
+    values = np.where(timed[:, None], seconds, speed)
+    out = pd.DataFrame(values, columns=[f"q{level}" for level in LEVELS], index=table.index)
+    out.insert(0, "row", table.index)
+    out["actual"] = table["actual"]
+    out["group"] = table["group"]
+    out["weight"] = table["weight"]
+    out["rl"] = table["variant"].str.contains("rlhf|rlvr")
+    return out
+
+
+def measures(scored: pd.DataFrame) -> dict[str, float]:
+    """Return MdRE, share within a factor of two, and coverage of the 80 % band."""
+    if scored.empty:
+        return {"rows": 0, "sources": 0, "mdre": np.nan, "within2": np.nan, "coverage": np.nan, "weighted": np.nan}
+    ratio = scored["q0.5"] / scored["actual"]
+    inside = (scored["actual"] >= scored["q0.1"]) & (scored["actual"] <= scored["q0.9"])
+    weight = scored["weight"] / scored["weight"].sum()
+    return {
+        "rows": len(scored),
+        "sources": scored["group"].nunique(),
+        "mdre": float((ratio - 1.0).abs().median()),
+        "within2": float(((ratio >= 0.5) & (ratio <= 2.0)).mean()),
+        "coverage": float(inside.mean()),
+        "weighted": float((inside * weight).sum()),
+        "width": float((scored["q0.9"] / scored["q0.1"]).median()),
+    }
+
+
+def show(scored: pd.DataFrame, title: str, *, by_source: bool) -> None:
+    print(f"{title}\n{'':44}{'rows':>6} {'MdRE':>7} {'in 2×':>7} {'80 % band':>10} {'weighted':>9} {'q0.9/q0.1':>10}")
+    parts = [("all rows", scored), ("not RL", scored[~scored["rl"]]), ("RL", scored[scored["rl"]])]
+    if by_source:
+        parts += [(f"  {name}", rows) for name, rows in scored.groupby("group", sort=True)]
+    for name, rows in parts:
+        if len(rows):
+            m = measures(rows)
+            print(
+                f"{name:44}{m['rows']:6.0f} {m['mdre']:7.1%} {m['within2']:7.1%} {m['coverage']:10.1%}"
+                f" {m['weighted']:9.1%} {m['width']:10.2f}"
+            )
+
+
+def leave_sources_out(table: pd.DataFrame) -> pd.DataFrame:
+    """Predict each source from all the others."""
+    parts = []
+    for source in sorted(table["group"].unique()):
+        test = table[(table["group"] == source) & (table["flag"] == "")]
+        if len(test):
+            parts.append(predicted(fitted(table[table["group"] != source]), test))
+            print(f"  left out {source}: {len(test)} rows", file=sys.stderr)
+    return pd.concat(parts)
+
+
+def random_half(table: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Predict a random half from the other."""
+    half = np.random.default_rng(seed).random(len(table)) < 0.5
+    return predicted(fitted(table[half]), table[~half & (table["flag"] == "")])
+
+
+def first_rows(table: pd.DataFrame, seed: int | None) -> pd.DataFrame:
+    """Predict each source from all the others and its own first rows (or that many random ones, with a seed)."""
+    parts = []
+    for source in sorted(table["group"].unique()):
+        own = table[(table["group"] == source) & (table["flag"] == "")]
+        if len(own) < FIRST + 5:
+            continue
+        if seed is not None:
+            own = own.iloc[np.random.default_rng(seed).permutation(len(own))]
+        estimator = fitted(table[table["group"] != source])
+        seen, rest = own.iloc[:FIRST], own.iloc[FIRST:]
+        parts.append(predicted(estimator.update(seen, seen["hours"]), rest))
+        print(f"  learnt {FIRST} rows of {source}", file=sys.stderr)
+    if not parts:
+        raise InputError(f"no source has more than {FIRST} rows", fix="give a file with more rows a source")
+    return pd.concat(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calibrate", type=Path, required=True, help="timings to calibrate on")
+    parser.add_argument("--test", type=Path, help="timings to predict; absent: a protocol inside --calibrate")
+    parser.add_argument("--predictions", type=Path, help="write row, q0.1, q0.5, q0.9, actual as CSV here")
+    parser.add_argument("--protocol", choices=("leave-sources-out", "random-half", "first-20"), default=None)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random half")
+    parser.add_argument("--shuffle", action="store_true", help="first-20: 20 random rows instead of the first 20")
+    parser.add_argument("--by-source", action="store_true", help="show each source too")
+    args = parser.parse_args()
+    if (args.test is None) == (args.protocol is None):
+        raise InputError("give either --test FILE or --protocol NAME")
+    table = timings.read(args.calibrate)
+    if args.test is not None:
+        test = timings.read(args.test)
+        measured = test[(test["unit"] != "") & test["model_params_b"].notna()]
+        everything = predicted(fitted(table), measured)
+        scored = everything[measured["flag"] == ""]
+        title = f"calibrated on {args.calibrate.name}, tested on {args.test.name}"
+        left = test["flag"].value_counts()
+        for reason, rows in left.items():
+            if reason:
+                print(f"not scored: {rows} rows ({reason})")
+    elif args.protocol == "leave-sources-out":
+        scored, title = leave_sources_out(table), "whole sources left out"
+    elif args.protocol == "random-half":
+        scored, title = random_half(table, args.seed), f"random half, seed {args.seed}"
+    else:
+        scored = first_rows(table, args.seed if args.shuffle else None)
+        title = f"a new source after {FIRST} {'random' if args.shuffle else 'first'} rows"
+    show(scored, title, by_source=args.by_source or args.protocol in ("leave-sources-out", "first-20"))
+    if args.predictions is not None:
+        columns = ["row", *(f"q{level}" for level in LEVELS), "actual"]
+        write_text(args.predictions, scored.sort_values("row")[columns].to_csv(index=False, float_format="%.6g"))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TidegridError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
