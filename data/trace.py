@@ -72,7 +72,10 @@ def requests_from_trace(
         The day has no submissions.
     """
     zone = zone_of(timezone)
-    date = pd.Timestamp(day).date()
+    try:
+        date = dt.date.fromisoformat(str(day))
+    except ValueError:
+        raise InputError(f"{day!r} is not a date", field="day", fix="write it as 2026-03-02") from None
     start = pd.Timestamp(dt.datetime.combine(date, dt.time(), zone)).tz_convert("UTC")
     end = pd.Timestamp(dt.datetime.combine(date + dt.timedelta(days=1), dt.time(), zone)).tz_convert("UTC")
     submitted = (jobs["submit_time"] >= start) & (jobs["submit_time"] < end)

@@ -78,7 +78,12 @@ def site_from_traces(
     cut = requests_from_trace(
         history, day, timezone=timezone, max_gpus=gpus, limit=limit, at_once=True, traffic=hours
     )
-    requests = cut.requests.assign(priority=[user_priority(user, seed) for user in cut.requests["user"]])
+    user = cut.requests["user"].where(cut.requests["user"] != "", cut.requests["group"])
+    requests = cut.requests.assign(
+        priority=[user_priority(name, seed) for name in user],
+        # in their order, but all before the start: the queue of a site never lies in its future
+        submit_time=cut.requests["submit_time"] - pd.Timedelta(days=1),
+    )
     gpu_type = (
         str(requests["gpu_type"].replace("", np.nan).dropna().iloc[0]) if _typed(requests) else "unknown"
     )

@@ -1,0 +1,75 @@
+"""``history day``: a site made of public traces, to run the main job on real input."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegrid.app.commands.history import history
+from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say
+
+EXAMPLE = (
+    "Example: `tidegrid history day trace.csv.gz 2020-06-10 --traffic traffic.csv.gz --gpus 64 --out my-day`, "
+    "then `tidegrid plan my-day`"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``history``."""
+    history.command("day", epilog=EXAMPLE)(day)
+
+
+def day(
+    trace: Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")],
+    date: Annotated[str, typer.Argument(help="The local date whose submissions are the queue: 2020-06-10.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder to write.")],
+    traffic: Annotated[
+        Path | None, typer.Option("--traffic", help="Hourly traffic; its last 24 h are kept back.")
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option("--series", help="A traffic series to use, one app each; default: the longest."),
+    ] = None,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs of the cluster.")] = 64,
+    node_size: Annotated[int, typer.Option("--node-size", min=1, help="GPUs of a node.")] = 8,
+    share: Annotated[
+        float, typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs.")
+    ] = 0.25,
+    swap_cap: Annotated[int, typer.Option("--swap-cap", min=0, help="GPUs an app may swap in a step.")] = 4,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many requests.")] = None,
+    timezone: Annotated[str, typer.Option("--timezone", help="Zone of times that carry none.")] = "UTC",
+    seed: SeedOption = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Make a site of traces: a day's submissions wait, the days before are history, traffic is realtime."""
+    from tidegrid.pipeline.tracesite import site_from_traces
+
+    with progress(f"reading {trace}", quiet=json_):
+        site = site_from_traces(
+            trace,
+            traffic,
+            date,
+            gpus=gpus,
+            node_size=node_size,
+            series=series or (),
+            realtime_share=share,
+            swap_cap=swap_cap,
+            limit=limit,
+            timezone=timezone,
+            seed=seed,
+        )
+        site.write(out)
+    told = {
+        "site": str(out),
+        "now": site.now.isoformat(),
+        "requests": len(site.requests),
+        "history": len(site.history),
+        "apps": len(site.cluster.apps),
+    }
+    if json_:
+        print_json(told)
+    else:
+        say(
+            f"{out}: {told['requests']} requests, {told['history']:,} past jobs, {told['apps']} apps, "
+            f"as of {told['now']}; priorities are drawn by user, no trace carries them"
+        )
