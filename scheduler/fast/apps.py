@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import kernel
+from tidegrid.scheduler.fast.bits import ONE, TOP, ZERO, above, kernel, lowest, ones
 from tidegrid.scheduler.fast.state import NO_LIMIT, count_apps, pool_penalty, short_cost
 
 # A dip of demand this many steps long or shorter is bridged: its GPUs are kept where no job needs them.
@@ -42,118 +42,166 @@ def settle(B: Any, S: Any, p: int) -> None:
 
 
 @kernel
-def name(B: Any, S: Any, p: int, out: Any, out_at: int) -> Any:
-    """Name the GPUs behind ``S.count``, step by step; returns what the shortfall within the horizon costs.
+def pick(source: Any, at: int, words: int, many: int, from_top: bool, into: Any, into_at: int, add: bool) -> int:
+    """Add to a set, or take from it, at most ``many`` of the GPUs of another; returns how many are left over."""
+    for i in range(words):
+        k = words - 1 - i if from_top else i
+        rest = source[at + k]
+        while rest != ZERO and many > 0:
+            bit = ONE << (TOP - above(rest) if from_top else lowest(rest))
+            rest &= ~bit
+            if add:
+                into[into_at + k] |= bit
+            else:
+                into[into_at + k] &= ~bit
+            many -= 1
+        if many == 0:
+            break
+    return many
 
-    An app leaves first the GPUs that jobs take soonest, early enough that its cap lets it leave them all
-    in time, and enters those that stay free longest. ``out`` gets the app on each GPU and step, or -1,
-    where ``out_at`` is not negative. Infinite where a cap cannot be kept.
-    """
-    T, G, words = B.steps, B.pool[p].gpus, B.pool[p].words
-    first_app, last_app = B.pool[p].app_first, B.pool[p].app_last
-    for g in range(G):
-        S.gpu[T, g] = T
-        S.gpu[T + 1, g] = -1
-    for t in range(T - 1, -1, -1):
-        for g in range(G):
-            word = S.free[B.pool[p].row + t * words + (g >> 6)]
-            S.gpu[t, g] = S.gpu[t + 1, g] if (word >> np.uint64(g & 63)) & np.uint64(1) else t
-    for a in range(first_app, last_app):
-        for g in range(G):
-            if (B.held[a, g >> 6] >> np.uint64(g & 63)) & np.uint64(1):
-                S.gpu[T + 1, g] = a
-    total = 0.0
-    for t in range(T):
-        until = S.gpu[t]
-        for a in range(first_app, last_app):
-            if B.app[a].cap == 0:
-                S.hand[0, a] = B.app[a].held_count
-                continue
-            S.hand[1, a] = leave(B, S, a, t, G, until, B.pool[p].high)
-            if S.hand[1, a] < 0:
-                return np.inf
-        for a in range(first_app, last_app):
-            if B.app[a].cap > 0:
-                enter(B, S, a, t, G, until, B.pool[p].high)
-            if S.hand[0, a] < B.demand[a, t]:
-                total += B.app[a].price * B.weight[t] * (B.demand[a, t] - S.hand[0, a])
-        if out_at >= 0:
-            for g in range(G):
-                out[out_at + g * T + t] = S.gpu[T + 1, g]
+
+@kernel
+def size_of(sets: Any, at: int, words: int) -> int:
+    """How many GPUs a set has."""
+    total = 0
+    for k in range(at, at + words):
+        total += np.int64(ones(sets[k]))
     return total
 
 
 @kernel
-def leave(B: Any, S: Any, a: int, t: int, G: int, until: Any, high: bool) -> int:
-    """Let an app leave what it must and what it no longer needs; returns how many GPUs it left, or -1."""
-    T, cap, bins = B.steps, B.app[a].cap, S.line[2]
-    now = 0
-    for k in range(t, T + 1):
-        bins[k] = 0
-    for g in range(G):
-        if S.gpu[T + 1, g] == a:
-            bins[until[g]] += 1
-            now += 1
-    # Of the GPUs that jobs take by step k, all but cap · (k - t) must go now.
-    must, sum_by = 0, 0
-    for k in range(t, T):
-        sum_by += bins[k]
-        must = max(must, sum_by - cap * (k - t))
-    if must > cap:
-        return -1
-    go = max(must, min(now - S.count[a, t], cap))
-    S.hand[0, a] = now - max(0, go)
-    if go <= 0:
-        return 0
-    left = go
-    for k in range(t, T + 1):
-        if left == 0:
-            break
-        if bins[k] == 0:
-            continue
-        for i in range(G):
-            # What stays is kept at the end of the line that is far from the jobs.
-            g = G - 1 - i if high else i
-            if left > 0 and S.gpu[T + 1, g] == a and until[g] == k:
-                S.gpu[T + 1, g] = -1
-                bins[k] -= 1
-                left -= 1
-    return go
+def due(B: Any, S: Any, p: int, a: int, t: int, since: int) -> int:
+    """How many more of an app's GPUs jobs take, by any one step from ``since`` on, than it could leave after t."""
+    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
+    cap = B.app[a].cap
+    now = S.hand[0, a]
+    for k in range(words):
+        S.run[k] = S.hold[hold + k]
+    worst = -NO_LIMIT
+    for k in range(t, B.steps):
+        stay = 0
+        for i in range(words):
+            S.run[i] &= S.free[row + k * words + i]
+            stay += np.int64(ones(S.run[i]))
+        if k >= since:
+            worst = max(worst, now - stay - cap * (k - t))
+            if cap * (k - t) >= now:
+                break
+    return worst
 
 
 @kernel
-def enter(B: Any, S: Any, a: int, t: int, G: int, until: Any, high: bool) -> None:
+def leave(B: Any, S: Any, p: int, a: int, t: int) -> bool:
+    """Let an app leave the GPUs that jobs take soonest: those it must, and those it no longer needs."""
+    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
+    now = size_of(S.hold, hold, words)
+    S.hand[0, a] = now
+    S.hand[1, a] = 0
+    if now == 0:
+        return True
+    must = due(B, S, p, a, t, t)
+    if must > B.app[a].cap:
+        return False
+    go = max(must, min(now - S.count[a, t], B.app[a].cap))
+    if go <= 0:
+        return True
+    S.hand[0, a] = now - go
+    S.hand[1, a] = go
+    for k in range(words):
+        S.run[k] = S.hold[hold + k]
+    left = go
+    # What stays is kept at the end of the line that is far from the jobs.
+    down = B.pool[p].high != 0
+    for k in range(t, B.steps):
+        for i in range(words):
+            S.gone[i] = S.run[i] & ~S.free[row + k * words + i]
+            S.run[i] &= ~S.gone[i]
+        left = pick(S.gone, 0, words, left, down, S.hold, hold, False)
+        if left == 0:
+            return True
+    pick(S.run, 0, words, left, down, S.hold, hold, False)
+    return True
+
+
+@kernel
+def enter(B: Any, S: Any, p: int, a: int, t: int) -> None:
     """Let an app enter the GPUs that stay free longest, up to its count and within its cap."""
-    T, cap, bins = B.steps, B.app[a].cap, S.line[2]
+    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
+    cap = B.app[a].cap
     wish = min(S.count[a, t] - S.hand[0, a], cap - S.hand[1, a])
     if wish <= 0:
         return
-    for k in range(t, T + 1):
-        bins[k] = 0
-    for g in range(G):
-        if S.gpu[T + 1, g] == a:
-            bins[until[g]] += 1
-    for k in range(T, t, -1):
-        # How many GPUs that jobs take at step k can still be left in time after this step.
-        spare = wish
-        if k < T:
-            sum_by = 0
-            for m in range(t, T):
-                sum_by += bins[m]
-                if m >= k:
-                    spare = min(spare, cap * (m - t) - sum_by)
-        if spare <= 0:
+    T = B.steps
+    for i in range(words):
+        open_now = S.free[row + t * words + i]
+        for b in range(B.pool[p].app_first, B.pool[p].app_last):
+            open_now &= ~S.hold[b * S.words[0] + i]
+        S.window[i] = open_now
+    # S.window holds the GPUs that stay free through step t, t + 1, …
+    last = t
+    for k in range(t + 1, T):
+        many = 0
+        for i in range(words):
+            kept = S.window[(k - 1 - t) * words + i] & S.free[row + k * words + i]
+            S.window[(k - t) * words + i] = kept
+            many += np.int64(ones(kept))
+        if many == 0:
+            break
+        last = k
+    down = B.pool[p].high == 0
+    for k in range(last, t - 1, -1):
+        # Free through step k, not through k + 1: taken by a job at k + 1 unless the horizon ends there.
+        at = (k - t) * words
+        for i in range(words):
+            longer = S.window[at + words + i] if k < last else ZERO
+            S.gone[i] = S.window[at + i] & ~longer
+        allowed = wish
+        if k + 1 < T and cap < NO_LIMIT >> 30:
+            allowed = min(wish, -due(B, S, p, a, t, k + 1))
+        if allowed <= 0:
             continue
-        for i in range(G):
-            g = i if high else G - 1 - i
-            if spare > 0 and S.gpu[T + 1, g] == -1 and until[g] == k:
-                S.gpu[T + 1, g] = a
-                bins[k] += 1
-                S.hand[0, a] += 1
-                spare -= 1
-                wish -= 1
+        left = pick(S.gone, 0, words, allowed, down, S.hold, hold, True)
+        S.hand[0, a] += allowed - left
+        wish -= allowed - left
         if wish == 0:
             return
+
+
+@kernel
+def name(B: Any, S: Any, p: int, out: Any, out_at: int) -> Any:
+    """Name the GPUs behind ``S.count``, step by step; returns what the shortfall within the horizon costs.
+
+    An app leaves first the GPUs that jobs take soonest, early enough that its cap lets it leave them all
+    in time, and enters those that stay free longest. ``out`` gets the app on each GPU and step where
+    ``out_at`` is not negative. Infinite where a cap cannot be kept.
+    """
+    words, most = B.pool[p].words, S.words[0]
+    first_app, last_app = B.pool[p].app_first, B.pool[p].app_last
+    for a in range(first_app, last_app):
+        for k in range(words):
+            S.hold[a * most + k] = B.held[a, k]
+    total = 0.0
+    for t in range(B.steps):
+        for a in range(first_app, last_app):
+            if B.app[a].cap == 0:
+                S.hand[0, a] = B.app[a].held_count
+            elif not leave(B, S, p, a, t):
+                return np.inf
+        for i in range(first_app, last_app):
+            a = S.turn[i]
+            if B.app[a].cap > 0:
+                enter(B, S, p, a, t)
+            if S.hand[0, a] < B.demand[a, t]:
+                total += B.app[a].price * B.weight[t] * (B.demand[a, t] - S.hand[0, a])
+        if out_at >= 0:
+            for a in range(first_app, last_app):
+                for k in range(words):
+                    rest = S.hold[a * most + k]
+                    while rest != ZERO:
+                        g = 64 * k + np.int64(lowest(rest))
+                        rest &= rest - ONE
+                        out[out_at + g * B.steps + t] = a
+    return total
 
 
 @kernel
@@ -162,8 +210,16 @@ def full_penalty(B: Any, S: Any, p: int) -> Any:
     counted = pool_penalty(B, S, p, 0, 0, 0)
     if not B.pool[p].capped:
         return counted
-    total = name(B, S, p, S.gpu[0], -1)
+    total = name(B, S, p, S.none, -1)
     for t in range(B.steps, B.width):
         if B.step[p, t].wanted > 0:
             total += short_cost(B, p, t, S.used[p, t])
     return total
+
+
+@kernel
+def swap_turn(B: Any, S: Any, p: int, i: int) -> None:
+    """Let two apps that are served one after the other change places."""
+    first = S.turn[i]
+    S.turn[i] = S.turn[i + 1]
+    S.turn[i + 1] = first

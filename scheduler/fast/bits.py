@@ -10,6 +10,7 @@ from numba.extending import intrinsic
 ONE = np.uint64(1)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZERO = np.uint64(0)
+TOP = np.uint64(63)
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

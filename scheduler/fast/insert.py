@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import ONE, ZERO, above, kernel, lowest, ones, overlap, runs, span
+from tidegrid.scheduler.fast.bits import ONE, TOP, ZERO, above, kernel, lowest, ones, overlap, runs, span
 from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform
 
 # Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
 MOST_CORNERS = 12
 IMPOSSIBLE = 1e18  # more than any reward, for steps where the block has no room
-TOP = np.uint64(63)
 
 
 @kernel

@@ -300,8 +300,15 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                     log[logged, 0] = j
                     log[logged, 1] = -1
                     logged += 1
-        there = objective(B, S)
-        if there >= here or (temperature > 0.0 and here - there < -temperature * np.log(1.0 - uniform(S.rng))):
+        # What counts alone cannot reach is not worth naming.
+        least = here + temperature * np.log(1.0 - uniform(S.rng))
+        there = S.tally[0]
+        for p in range(len(B.pool)):
+            if B.pool[p].app_last > B.pool[p].app_first:
+                there -= pool_penalty(B, S, p, 0, 0, 0)
+        if there >= least:
+            there = objective(B, S)
+        if there >= least:
             here = there
             if here > best * (1.0 + 1e-13) + 1e-13:
                 best = here

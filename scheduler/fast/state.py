@@ -22,7 +22,7 @@ class State(NamedTuple):
     window: np.ndarray  # flat sets that stay free, by start
     hit: np.ndarray  # (most words) held GPUs that jobs take
     sums: np.ndarray  # (width + 1) added penalty before a step
-    line: np.ndarray  # (3, steps + 2) room, most GPUs, GPUs by the step at which a job takes them
+    line: np.ndarray  # (2, steps) room, most GPUs
     best: np.ndarray  # (N, 3) best placements so far
     log: np.ndarray  # (…, 4) jobs that a round has touched, and where they were
     todo: np.ndarray  # jobs to insert
@@ -30,12 +30,17 @@ class State(NamedTuple):
     area: np.ndarray  # (2, N) largest area and block of each job
     count: np.ndarray  # (A, steps) GPUs that each app is to hold
     hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
-    gpu: np.ndarray  # (steps + 2, most GPUs) next step at which a job takes it; last row: app that holds it
+    turn: np.ndarray  # (A) apps of a pool in the order in which they choose
+    words: np.ndarray  # (1) words of the largest set
+    hold: np.ndarray  # flat sets: GPUs that each app holds in the step at hand
+    run: np.ndarray  # (most words)
+    gone: np.ndarray  # (most words)
+    none: np.ndarray  # (1) where nothing is written
 
 
 def new_state(board: Any, seed: int) -> State:
     """Make the state of an empty board."""
-    most_words, most_gpus = int(board.pool["words"].max()), int(board.pool["gpus"].max())
+    most_words = int(board.pool["words"].max())
     steps, width, apps = board.steps, board.width, len(board.app)
     return State(
         free=board.base.copy(),
@@ -46,7 +51,7 @@ def new_state(board: Any, seed: int) -> State:
         window=np.empty(steps * most_words, np.uint64),
         hit=np.empty(most_words, np.uint64),
         sums=np.zeros(width + 1, np.float64),
-        line=np.zeros((3, steps + 2), np.int64),
+        line=np.zeros((2, steps), np.int64),
         best=np.full((len(board.job), 3), -1, np.int64),
         log=np.zeros((MOST_RUINED + MOST_TRIED + 2, 4), np.int64),
         todo=np.zeros(MOST_RUINED + MOST_TRIED + 2, np.int64),
@@ -54,7 +59,12 @@ def new_state(board: Any, seed: int) -> State:
         area=np.zeros((2, len(board.job)), np.float64),
         count=np.zeros((apps, steps), np.int64),
         hand=np.zeros((2, apps), np.int64),
-        gpu=np.empty((steps + 2, most_gpus if apps else 1), np.int32),
+        turn=np.arange(apps),
+        words=np.array([most_words], np.int64),
+        hold=np.zeros(apps * most_words, np.uint64),
+        run=np.empty(most_words, np.uint64),
+        gone=np.empty(most_words, np.uint64),
+        none=np.zeros(1, np.int32),
     )
 
 
@@ -224,8 +234,8 @@ def count_apps(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any:
             if kept <= 0:
                 break
             S.line[0, t] -= kept
-    for a in range(B.pool[p].app_first, B.pool[p].app_last):
-        total += follow(B, S, a)
+    for i in range(B.pool[p].app_first, B.pool[p].app_last):
+        total += follow(B, S, S.turn[i])
     return total
 
 
