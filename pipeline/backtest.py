@@ -201,7 +201,9 @@ def naive_answers(estimator: Estimator, rows: Rows, test: Rows) -> np.ndarray:
         if estimator.target == "demand":
             out[at] = NaiveDemand().fit(past.X, past.y).quantiles(X, LEVELS)
         else:
-            out[at] = NaiveDurations().fit(past.X, past.y, past.observed).quantiles(X, LEVELS)
+            users = set(X["user"].astype(object)) if "user" in X.columns else None
+            naive = NaiveDurations().fit(past.X, past.y, past.observed, users)
+            out[at] = naive.quantiles(X, LEVELS)
     return out
 
 

@@ -1,6 +1,6 @@
 """The naive forecasts that every estimator has to beat: what the same user's last jobs took, what last week asked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -21,12 +21,18 @@ class NaiveDurations:
 
     groups = (("user", "gpus"), ("user",))
 
-    def fit(self, X: pd.DataFrame, y: pd.Series, observed: pd.Series) -> Self:
-        """Remember the finished jobs, in the order of the rows."""
+    def fit(
+        self, X: pd.DataFrame, y: pd.Series, observed: pd.Series, users: Collection[str] | None = None
+    ) -> Self:
+        """Remember the finished jobs, in the order of the rows; where ``users`` is given, only theirs by user."""
         done = observed.to_numpy(dtype=bool)
-        frame = X[done]
         logs = np.log(np.maximum(y.to_numpy(dtype=float)[done], FLOOR_H))
         self.site_ = logs[-20 * LAST :]
+        if users is not None and "user" in X.columns:
+            theirs = X["user"].isin(list(users)).to_numpy() & done
+            logs = np.log(np.maximum(y.to_numpy(dtype=float)[theirs], FLOOR_H))
+            done = theirs
+        frame = X[done]
         self.known_: list[dict[Any, np.ndarray]] = []
         for columns in self.groups:
             keys = _keys(frame, columns)

@@ -1,11 +1,17 @@
 """Training: what takes over, what never does, and what answers in the meantime."""
 
+import hashlib
+import multiprocessing
+import pickle
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 import pytest
+from joblib import Parallel, delayed
 
 from tidegrid.data import History
 from tidegrid.data.synth import synthesise
@@ -14,6 +20,7 @@ from tidegrid.estimators import LEVELS, Estimator, Feature
 from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
 from tidegrid.estimators.registry import Failure, Registry, load
 from tidegrid.models import Bundle, ModelStore
+from tidegrid.pipeline.backtest import rows_of
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.train import fit_all, load_estimators, train
 
@@ -317,9 +324,54 @@ def test_the_built_in_estimators_train_on_the_sample_cluster(sample: Any, tmp_pa
         }
         assert not store.verify()
     assert stores[1] == stores[2]
+    # case D9: a champion's size has a budget, here 5 MB, and none is a pickle
+    assert all(version.size < 5_000_000 for version in store.list())
+    assert {p.suffix for p in store.root.rglob("*.*") if p.is_file()} <= {
+        ".json",
+        ".jsonl",
+        ".npz",
+        ".txt",
+        "",
+    }
     loaded, _ = load_estimators(store, timezone="Europe/Berlin", history=sample.history)
     assert set(loaded) >= {"batch_inference", "quantization", "realtime", "recurring", "training"}
     hours = pd.date_range(sample.now.floor("h"), periods=24, freq="h")
     series = sample.history.traffic["series_id"].iloc[0]
     X = pd.DataFrame({"unique_id": series, "ds": hours})
     assert loaded["realtime"].basis(X).str.startswith("site history").all()
+    # case D9: in a fresh process the champions predict the same; case D8: and in a forked pool and in loky
+    champions, _ = load_estimators(store, timezone="Europe/Berlin")
+    rows = {name: asked_of(estimator, sample.history) for name, estimator in champions.items()}
+    mine = {name: fingerprint(champions[name], rows[name]) for name in champions}
+    script = (
+        "import pickle, sys\n"
+        "from tidegrid.models import ModelStore\n"
+        "from tidegrid.pipeline.train import load_estimators\n"
+        "import hashlib\n"
+        "rows = pickle.load(open(sys.argv[2], 'rb'))\n"
+        "found, _ = load_estimators(ModelStore(sys.argv[1]), timezone='Europe/Berlin')\n"
+        "for name, X in rows.items():\n"
+        "    q = found[name].predict_quantiles(X, (0.1, 0.5, 0.9)).to_numpy()\n"
+        "    print(name, hashlib.sha256(q.tobytes()).hexdigest())\n"
+    )
+    with (tmp_path / "rows").open("wb") as handle:
+        pickle.dump(rows, handle)
+    command = [sys.executable, "-c", script, str(store.root), str(tmp_path / "rows")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert dict(line.split() for line in told.splitlines()) == mine
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        answers = {name: pool.apply_async(fingerprint, (champions[name], rows[name])) for name in mine}
+        assert {name: answer.get(timeout=120) for name, answer in answers.items()} == mine
+    calls = (delayed(fingerprint)(champions[name], rows[name]) for name in mine)
+    assert dict(zip(mine, Parallel(n_jobs=2)(calls), strict=True)) == mine
+
+
+def asked_of(estimator: Estimator, history: History) -> pd.DataFrame:
+    """A few rows of a history that an estimator can answer."""
+    X = rows_of(estimator, history).X
+    return X.iloc[-40:].reset_index(drop=True)
+
+
+def fingerprint(estimator: Estimator, X: pd.DataFrame) -> str:
+    """The hash of an estimator's answers."""
+    return hashlib.sha256(estimator.predict_quantiles(X, (0.1, 0.5, 0.9)).to_numpy().tobytes()).hexdigest()
