@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from tidegrid.scheduler.formal.terms import Terms
 from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
@@ -115,16 +117,25 @@ def _solve_counts(
     from tidegrid.scheduler.formal.model import CountModel, facts
     from tidegrid.scheduler.formal.run import Budget, Run
 
-    budget = Budget(seconds, deterministic, seed=seed)
+    lowest = [float("inf")]
+    said = ""
+
+    def tick() -> None:
+        nonlocal said
+        line = f"bound {lowest[0]:.2f}"
+        if progress is not None and np.isfinite(lowest[0]) and line != said:
+            said = line
+            progress(line)
+
+    budget = Budget(seconds, deterministic, seed=seed, tick=tick)
     model = CountModel(terms)
     if start is not None:
         model.hint(*facts(terms, start))
 
-    def tell(scaled: float) -> None:
-        if progress is not None:
-            progress(f"bound {scaled / terms.scale:.2f}")
+    def lower(scaled: float) -> None:
+        lowest[0] = min(lowest[0], scaled / terms.scale)
 
-    answer = Run(model.cp, budget, budget.left(), on_bound=tell, slack=terms.rounding).answer()
+    answer = Run(model.cp, budget, budget.left(), on_bound=lower, slack=terms.rounding).answer()
     if answer.bound is None:
         return None
     return padded(terms, answer.bound / terms.scale), answer.optimal

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidegrid.scheduler.coverage import past_horizon
+from tidegrid.scheduler.coverage import past_horizon, tail_use
 from tidegrid.scheduler.formal.terms import Column, Terms
 from tidegrid.scheduler.plan import Placement, Plan
 from tidegrid.scheduler.problem import Problem
@@ -48,6 +48,6 @@ def _penalties(terms: Terms, plan: Plan) -> dict[str, float]:
         app = terms.problem.app_by_id[name]
         for t, held in enumerate(cells):
             found[name] += terms.charge(app.priority, t) * max(0, app.demand[t] - len(held))
-    for name, t, cut in past_horizon(terms.problem, plan):
+    for name, t, cut in past_horizon(terms.problem, tail_use(terms.problem, plan)):
         found[name] += terms.charge(terms.problem.app_by_id[name].priority, t) * cut
     return found

@@ -22,7 +22,8 @@ from tidegrid.scheduler.solve import solve
 MAX_CELLS = 2_500_000
 DEFAULT_LIMIT = 10.0
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
-COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE, PART_SHARE = 0.35, 0.1, 0.1, 0.2, 0.04
+COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.2, 0.1, 0.1, 0.2
+PART_SHARE, FIRST_PARTS_SHARE = 0.04, 0.15
 
 Chosen = dict[int, Column]
 Counts = dict[tuple[int, int], int]
@@ -129,6 +130,8 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.best = self.fast
+        self.stage, self._line = "fast", ""
+        self.budget.tick = self._tell
         self.objective = self.fast.metrics["objective"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
@@ -156,10 +159,12 @@ class _Search:
             for reach in (1, 3):
                 if not self.met():
                     self._search_near(solution, reach)
+        rng = np.random.default_rng(self.budget.seed)
+        # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
+        self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
         if not self.met() and self._cells() <= MAX_CELLS:
             self._search_whole()
-        if not self.met():
-            self._search_parts()
+        self._search_parts(rng)
 
     def met(self) -> bool:
         """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
@@ -194,15 +199,16 @@ class _Search:
             self.problem, "full", self.best.placements, self.best.apps, **{**extra, "solver": solver}
         )
 
-    def _tell(self, stage: str) -> None:
-        if self.progress is not None:
-            gap = relative_gap(self.bound, self.objective)
-            self.progress(f"{stage}: objective {self.objective:.2f}, bound {self.bound:.2f}, gap {gap:.2%}")
+    def _tell(self) -> None:
+        """Say how far the search is, where that has changed; never from a solver's thread."""
+        gap = relative_gap(self.bound, self.objective)
+        line = f"{self.stage}: objective {self.objective:.2f}, bound {self.bound:.2f}, gap {gap:.2%}"
+        if self.progress is not None and line != self._line:
+            self._line = line
+            self.progress(line)
 
     def _lower(self, bound: float) -> None:
-        if bound < self.bound:
-            self.bound = bound
-            self._tell("bound")
+        self.bound = min(self.bound, bound)
 
     def _offer(self, candidate: Plan, stage: str) -> bool:
         """Take a plan where it is legal and better; an illegal one is a defect that is told, not returned."""
@@ -213,7 +219,8 @@ class _Search:
         if found["objective"] <= self.objective + 1e-9 * max(1.0, abs(self.objective)):
             return False
         self.best, self.objective = candidate, found["objective"]
-        self._tell(stage)
+        self.stage = stage
+        self._tell()
         return True
 
     def _columns(self, chosen: Chosen) -> list[list[Column]]:
@@ -269,12 +276,11 @@ class _Search:
         model.hint_plan(self.best)
         self._solve(model, WHOLE_SHARE, "whole", whole=True)
 
-    def _search_parts(self) -> None:
+    def _search_parts(self, rng: np.random.Generator, until: float = 0.0) -> None:
         """Free some jobs, keep the others where they are, solve, and go on with others."""
-        rng = np.random.default_rng(self.budget.seed)
         waiting = [j for j, job in enumerate(self.problem.jobs) if not job.running and self.terms.columns[j]]
         size = 8
-        while not self.met() and waiting:
+        while waiting and not self.met() and self.budget.left() > until:
             free = self._neighbourhood(rng, waiting, min(size, len(waiting)))
             chosen, _ = facts(self.terms, self.best)
             columns = [

@@ -24,12 +24,15 @@ class Budget:
         CP-SAT's search workers.
     seed
         CP-SAT's random seed.
+    tick
+        Called in the caller's thread a few times a second while a run goes on, and at its end.
     """
 
     seconds: float
     deterministic: float | None = None
     workers: int = 1
     seed: int = 0
+    tick: Callable[[], None] = lambda: None
     interrupted: bool = False
     _start: float = field(default_factory=monotonic)
     _spent: float = 0.0
@@ -135,9 +138,12 @@ class Run:
     def wait(self, seconds: float = float("inf")) -> bool:
         """Wait for the end, at most ``seconds``; Ctrl-C ends the run. Return whether it has ended."""
         end = monotonic() + seconds
-        while self._thread.is_alive() and monotonic() < end:
+        alive = self._thread.is_alive()
+        while alive and monotonic() < end:
             try:
                 self._thread.join(min(0.2, max(0.0, end - monotonic())))
+                alive = self._thread.is_alive()
+                self._budget.tick()
             except KeyboardInterrupt:
                 self._budget.interrupted = True
                 self.stop()
