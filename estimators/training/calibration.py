@@ -118,7 +118,7 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
     InputError
         No row can be used.
     """
-    used = table[(table["flag"] == "") & table["hours"].gt(0)]
+    used = table[table["calibrates"]]
     if used.empty:
         raise InputError(
             "has no usable row", fix="give rows with a duration or throughput, a model size and GPUs"
@@ -130,7 +130,7 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
     runs = features.derive(features.checked(used))
     target, weight = np.log(used["hours"].to_numpy(float)), used["weight"].to_numpy(float)
     group = used["group"].to_numpy(dtype=object).astype(str)
-    counts = table[table["flag"] == ""].groupby("group").size()
+    counts = table[table["calibrates"]].groupby("group").size()
     sources = {str(k): int(v) for k, v in counts.items()}
     constants = fit_constants(runs, target, weight, group)
     if not bands or len(sources) < 3:

@@ -21,6 +21,9 @@ BOUNDS = 96
 BEYOND = 50_000
 """Rows beyond the process's memory whose keys keep a mean, the latest ones."""
 
+KNOWN = 0.85
+"""Share of the prior's variance above which a row counts as one of a stack never seen."""
+
 CHUNK = 8192
 """Rows handled at a time, so that memory does not grow with the batch."""
 
@@ -88,7 +91,8 @@ class History:
     def _scale(
         self, rows: Rows, variance: np.ndarray, loud: np.ndarray, scale: Mapping[str, float]
     ) -> tuple[np.ndarray, np.ndarray]:
-        unknown = np.clip(variance / SiteModel.prior_variance(rows.keys), 0.0, 1.0)
+        # a new stack still shares the site's offset: that alone is not knowing it
+        unknown = np.clip(variance / (KNOWN * SiteModel.prior_variance(rows.keys)), 0.0, 1.0)
         own = np.sqrt(variance + self.site.noise**2) * loud
         prior = intervals.prior_scale(rows.runs, scale)
         return unknown, np.sqrt(unknown**2 * prior**2 + (1.0 - unknown**2) * own**2)

@@ -105,7 +105,7 @@ def _few(sources: int) -> float:
     """Return how much wider a band is that rests on this many sources: Student's quantile over the normal's at 90 %."""
     from scipy.stats import norm, t
 
-    return float(np.sqrt(1.0 + 1.0 / sources) * t.ppf(0.9, sources + 1) / norm.ppf(0.9))
+    return float(np.sqrt(1.0 + 1.0 / sources) * t.ppf(0.9, sources + 2) / norm.ppf(0.9))
 
 
 def _families(r: Runs, group: np.ndarray) -> dict[str, np.ndarray]:

@@ -71,7 +71,7 @@ CONSTANTS: dict[str, Constant] = {
     ),
     "dispatch": Constant(0.50, 0.60, "expert dispatch and combine, relative to their volume"),
     "adapters": Constant(1.15, 0.15, "slow-down of frozen layers by their adapters"),
-    "dequantize": Constant(1.15, 0.20, "slow-down of products by dequantizing 4- or 8-bit weights"),
+    "dequantize": Constant(2.0, 0.40, "dequantizing 4- or 8-bit weights, relative to its memory traffic"),
     "padding": Constant(0.40, 0.40, "padding of unpacked batches: 1 + padding · ln(micro-batch)"),
     "document": Constant(
         8192.0, 0.50, "tokens of attention context in packed fine-tuning: the documents, not the pack"
@@ -173,7 +173,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     filled = width / (width + c["width"]) * micro_tokens / (micro_tokens + c["tokens"])
     at_expert = micro_tokens * r.ep * r.active / r.params
     slowed = np.where(moe, c["experts"] * (1.0 + c["expert_tokens"] / at_expert), 1.0)
-    slowed = slowed * np.where(lora, c["adapters"], 1.0) * np.where(qlora, c["dequantize"], 1.0)
+    slowed = slowed * np.where(lora, c["adapters"], 1.0)
     slowed = slowed * np.where(r.dpo, c["pairs"], 1.0)
     product = (linear * slowed / gain + attention / c["attention"]) / (speed * filled)
     arithmetic = product * micro_tokens / (r.tp * r.pp)
@@ -182,6 +182,9 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     launches = c["launch"] * r.layers / r.pp * passes * kernels
     power = c["sharpness"]
     micro = (arithmetic**power + launches**power) ** (1.0 / power)
+    # each pass reads the narrow weights and writes and reads them as 16 bits, once a micro-batch however small
+    traffic = (r.weight_bits / 8.0 + 4.0) * r.params / (r.tp * r.pp)
+    dequantize = np.where(qlora, c["dequantize"] * (1.0 + r.backward + recompute) * traffic / r.hbm, 0.0)
 
     link, net = r.link * c["link"], np.minimum(r.link * c["link"], r.net * c["net"])
     wire = 2.0 * micro_tokens * r.hidden * r.layers / r.pp  # bytes of the activations of a stage
@@ -204,7 +207,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
         gathered, (2.0 + frozen) * shard * np.where(lora, r.weight_bits / 16.0, 1.0) * share / across, 0.0
     )
     gather = gather * c["gather"]
-    busy = micro + tensor + context_exchange + dispatch
+    busy = micro + dequantize + tensor + context_exchange + dispatch
     # gathers overlap with computation: the longer one shows, and a third of the shorter
     micro_time = np.maximum(busy, gather) + 0.3 * np.minimum(busy, gather)
     micro_time = micro_time + np.where(

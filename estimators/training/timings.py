@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.training.features import shape_of
 
 COLUMNS = (
     "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus", "gpu_type",
@@ -58,7 +59,8 @@ def read(path: str | Path) -> pd.DataFrame:
         :func:`source_group`); ``tokens`` (of the run); ``actual`` with ``unit`` (``"s"``: seconds of the run,
         ``"tokens/s/GPU"``; NaN and empty where the row measures neither); ``hours`` (what ``actual`` says as hours of
         the run); ``weight`` (1, less for rows that are extrapolated or stand for one study's many); ``flag`` (why a
-        row is not used, empty where it is); ``memory_gib`` (peak memory a GPU, where measured); ``observed`` (False
+        row is not scored, empty where it is); ``calibrates`` (whether calibration uses it: scored rows, and those whose
+        throughput follows from ``notes``); ``memory_gib`` (peak memory a GPU, where measured); ``observed`` (False
         for a lower bound).
 
     Raises
@@ -153,15 +155,57 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     flag = pd.Series("", index=d.index)
     for word in REFUSED:
         flag = flag.where(~(notes.str.contains(rf"\b{word}\b") & (flag == "")), word)
+    _derive(out, text, notes, hours, whole, gpus, d["tokens_or_samples_total"])
+    flag = flag.where(~((flag == "") & (out["derived"] != "")), out["derived"])
     flag = flag.where(~((flag == "") & (out["unit"] == "")), "no duration or throughput with its tokens")
     flag = flag.where(~((flag == "") & whole.isna()), "no model size")
     out["observed"] = flag != "LOWER BOUND"
     out["flag"] = flag
-    rows = out["group"].map(out.loc[flag == "", "group"].value_counts()).fillna(1.0)
-    guessed = notes.str.contains(r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b", regex=True)
+    out["calibrates"] = ((flag == "") | (flag == out["derived"])) & out["hours"].gt(0)
+    rows = out["group"].map(out.loc[out["calibrates"], "group"].value_counts()).fillna(1.0)
+    guessed = notes.str.contains(r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b|\btokens assumed\b", regex=True)
     # a study of a thousand rows counts as about a hundred: rows of one source are not independent
-    out["weight"] = np.where(guessed, 0.5, 1.0) / np.sqrt(np.maximum(rows, 1.0))
+    out["weight"] = np.where(guessed | (out["derived"] != ""), 0.5, 1.0) / np.sqrt(np.maximum(rows, 1.0))
     return out
+
+
+def _derive(
+    out: pd.DataFrame, text: dict[str, pd.Series], notes: pd.Series, hours: pd.Series, whole: pd.Series, gpus: pd.Series,
+    total: pd.Series,
+) -> None:  # fmt: skip
+    """Fill in what ``notes`` say where the columns measure nothing: these rows calibrate, and are not scored.
+
+    ``derived`` says from what: samples a second and a mean length, TFLOP/s a GPU, or a time for so many iterations of
+    samples that are known to be short (an eighth of the longest is assumed).
+    """
+    out["derived"] = ""
+    silent = (out["unit"] == "") & whole.notna()
+    samples = _number(notes, r"Training Speed \(samples/s\)=([\d.]+)")
+    mean = _number(notes, r"([\d.]+) tokens/sample mean before truncation")
+    length = out["seq_len"].fillna(8192.0)
+    # lengths spread about exponentially: truncation at s leaves mean · (1 - exp(-s / mean))
+    kept = mean * (1.0 - np.exp(-length / mean))
+    rows = silent & samples.notna() & mean.notna() & ~text["model"].str.contains(r"\(\d\*", regex=True)
+    _put(out, rows, "derived from samples/s", samples * kept / gpus, kept)
+    tflops = _number(notes, r"model TFLOPs/GPU ([\d.]+) \(attention counted\)")
+    n = out["active_params_b"].fillna(whole) * 1e9
+    layers, hidden = shape_of(n.fillna(1e9).to_numpy(), n.fillna(1e9).to_numpy())
+    flops = 6.0 * n + 12.0 * layers * hidden * length
+    _put(out, silent & tflops.notna(), "derived from TFLOP/s", tflops * 1e12 / flops, length)
+    count = _number(total.astype(str), r"^(\d+) iterations")
+    short = notes.str.contains("far shorter", regex=False)
+    tokens = count * out["micro_batch"] * gpus * length / 8.0
+    rows = (out["unit"] == "") & whole.notna() & count.notna() & hours.notna() & short
+    _put(out, rows, "derived from iterations", tokens / (hours * 3600.0) / gpus, length / 4.0)
+    out.loc[rows, "packing"] = 0.0
+
+
+def _put(out: pd.DataFrame, rows: pd.Series, what: str, speed: pd.Series, length: pd.Series) -> None:
+    out.loc[rows, "derived"] = what
+    out.loc[rows, "unit"] = "tokens/s/GPU"
+    out.loc[rows, "actual"] = speed
+    out.loc[rows, "seq_len"] = length
+    out.loc[rows, "hours"] = out["tokens"] / (speed * out["gpus"]) / 3600.0
 
 
 def _sizes(params: pd.Series, model: pd.Series, notes: pd.Series) -> tuple[pd.Series, pd.Series]:
