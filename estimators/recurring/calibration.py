@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidegrid.estimators.conformal import needed
-from tidegrid.estimators.recurring.memory import GRID
+
+GRID = np.array(
+    [0.001, 0.005, 0.01, 0.025] + [round(0.05 * i, 2) for i in range(1, 20)] + [0.975, 0.99, 0.995, 0.999]
+)
+"""The levels at which a predictive distribution is sampled."""
 
 RECENT = 1000
 """How many of the newest outcomes a class keeps: enough for the 1 % tails, few enough to follow a change."""
 
 ENOUGH = 100
 """Outcomes from which a class answers for itself; below, all classes answer together."""
+
+EDGES = (0.3, 1.2)
+"""Where the classes part: the spread between the quartiles, in decades of time."""
 
 
 @dataclass
@@ -28,25 +35,20 @@ class LevelCalibration:
         The newest transforms of each class, oldest first.
     """
 
-    ranks: list[np.ndarray] = field(default_factory=list)
+    ranks: list[np.ndarray] = field(default_factory=lambda: [np.empty(0) for _ in range(len(EDGES) + 1)])
 
     def add(self, classes: np.ndarray, u: np.ndarray) -> None:
         """Take in outcomes in the order in which they became known."""
         for c in np.unique(classes):
-            while len(self.ranks) <= c:
-                self.ranks.append(np.empty(0))
             self.ranks[c] = np.concatenate([self.ranks[c], u[classes == c]])[-RECENT:]
 
     def pool(self, c: int) -> np.ndarray:
         """Return the transforms that answer for class ``c``: its own where enough, else everybody's."""
-        if c < len(self.ranks) and len(self.ranks[c]) >= ENOUGH:
-            return self.ranks[c]
-        return np.concatenate([np.empty(0), *self.ranks])
+        return self.ranks[c] if len(self.ranks[c]) >= ENOUGH else np.concatenate(self.ranks)
 
     def calibrated(self, c: int, levels: Sequence[float]) -> bool:
         """Say whether class ``c`` has enough outcomes for every level."""
-        n = len(self.pool(c))
-        return all(n >= needed(level) for level in levels)
+        return all(len(self.pool(c)) >= needed(level) for level in levels)
 
     def levels(self, c: int, levels: Sequence[float]) -> np.ndarray:
         """Return the level of F to read for each wanted level.
@@ -69,6 +71,12 @@ class LevelCalibration:
             else:
                 out[i] = max(level, u[-1]) if up else min(level, u[0])
         return np.clip(out, GRID[0], GRID[-1])
+
+
+def spread_class(quantiles: np.ndarray) -> np.ndarray:
+    """Return each row's class from its quantiles at ``GRID``: how far its quartiles lie apart."""
+    low, high = np.searchsorted(GRID, 0.25), np.searchsorted(GRID, 0.75)
+    return np.searchsorted(EDGES, (quantiles[:, high] - quantiles[:, low]) / np.log(10.0), side="right")
 
 
 def transform(quantiles: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -10,6 +10,13 @@ from tidegrid.errors import InputError
 RUNGS = ("recipe", "user+gpus+name", "user+gpus", "user", "group", "site+gpus+walltime", "site")
 """The ladder, finest first. ``recipe`` is the same user, name, GPUs, walltime, queue, CPUs, nodes and memory."""
 
+COLUMNS = (*RUNGS, "user, once a recipe", "site, once a recipe", "user, of walltime", "site, of walltime")
+"""The rungs, then what hedges a recipe that is new: past recipes counted once each however many jobs they had, and
+durations as shares of the requested walltime."""
+
+FIRST_ONCE, FIRST_RATIO = len(RUNGS), len(RUNGS) + 2
+"""Where the once-a-recipe columns and the walltime-ratio columns begin."""
+
 NONE = np.uint64(0)
 """The key of a rung that a row does not have: it names no user, say."""
 
@@ -23,7 +30,7 @@ def name_pattern(names: pd.Series) -> pd.Series:
 
 
 def rung_keys(features: pd.DataFrame) -> np.ndarray:
-    """Return the key of each row on each rung of the ladder.
+    """Return the key of each row in each of ``COLUMNS``.
 
     Parameters
     ----------
@@ -32,9 +39,9 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
 
     Returns
     -------
-    ndarray of uint64, shape (rows, len(RUNGS))
-        Equal keys mean the same rung's group; ``NONE`` where the row lacks what the rung is made of, or where the
-        rung would repeat the next one.
+    ndarray of uint64, shape (rows, len(COLUMNS))
+        Equal keys mean the same past; ``NONE`` where the row lacks what the column is made of, or where a rung would
+        repeat the next one.
     """
     user, group = _text(features["user"]), _text(features["group"])
     name, queue = _text(name_pattern(features["name"])), _text(features["queue"])
@@ -46,6 +53,7 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
     known = np.any([e != NONE for e in extra], axis=0) & (who != NONE)
     named = (name != NONE) & (who != NONE)
     rows = len(features)
+    site = _key(16, np.ones(1, dtype=np.uint64))[0]
     columns = (
         np.where(known, _key(10, who, gpus, name, *extra), NONE),
         np.where(named, _key(11, who, gpus, name), NONE),
@@ -53,9 +61,13 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
         np.where(who != NONE, _key(13, who), NONE),
         np.where((group != NONE) & (user != NONE), _key(14, group), NONE),
         np.where(walltime != NONE, _key(15, gpus, walltime), NONE),
-        np.full(rows, _key(16, np.ones(1, dtype=np.uint64))[0]),
+        np.full(rows, site),
+        np.where(who != NONE, _key(17, who), NONE),
+        np.full(rows, _mix(site, 18)),
+        np.where((who != NONE) & (walltime != NONE), _key(19, who), NONE),
+        np.where(walltime != NONE, _mix(site, 20), NONE),
     )
-    return np.column_stack(columns).astype(np.uint64).reshape(rows, len(RUNGS))
+    return np.column_stack(columns).astype(np.uint64).reshape(rows, len(COLUMNS))
 
 
 def _text(values: pd.Series) -> np.ndarray:
@@ -71,10 +83,10 @@ def _number(values: pd.Series) -> np.ndarray:
     return np.where(np.isnan(numbers), NONE, _mix(bits, 3) | np.uint64(1))
 
 
-def _mix(values: np.ndarray, mark: int) -> np.ndarray:
+def _mix(values: np.ndarray | np.uint64, mark: int) -> np.ndarray:
     # the finaliser of splitmix64 (Steele, Lea and Flood 2014): every input bit moves every output bit
     with np.errstate(over="ignore"):
-        z = values.astype(np.uint64) + np.uint64(mark) * np.uint64(0x9E3779B97F4A7C15)
+        z = np.asarray(values, dtype=np.uint64) + np.uint64(mark) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))

@@ -1,0 +1,126 @@
+"""Jobs as arrays: durations, instants, keys, in the order in which they were submitted and became known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.errors import InputError
+from tidegrid.estimators.recurring.keys import NONE, rung_keys
+
+FLOOR_H = 1.0 / 3600.0
+"""The shortest duration that counts, one second: the resolution of every scheduler's clock."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Finished jobs as arrays, in the order of the frame that they came in.
+
+    Attributes
+    ----------
+    features : pandas.DataFrame
+        Checked features.
+    keys : ndarray of uint64, shape (rows, columns)
+        As :func:`tidegrid.estimators.recurring.keys.rung_keys` gives them.
+    log_hours : ndarray of float64
+        Log of the duration, at least a second.
+    flags : ndarray of int8
+        1 for a true duration, 0 for a lower bound.
+    submit, known : ndarray of float64
+        Instants in seconds since 1970.
+    log_limit : ndarray of float64
+        Log of the requested walltime in hours; 0 for none.
+    """
+
+    features: pd.DataFrame
+    keys: np.ndarray
+    log_hours: np.ndarray
+    flags: np.ndarray
+    submit: np.ndarray
+    known: np.ndarray
+    log_limit: np.ndarray
+
+    def __len__(self) -> int:
+        """Return how many jobs there are."""
+        return len(self.log_hours)
+
+    @property
+    def recipe(self) -> np.ndarray:
+        """The finest key of each job."""
+        return np.where(self.keys[:, 0] != NONE, self.keys[:, 0], self.keys[:, 2])
+
+
+def as_rows(
+    features: pd.DataFrame,
+    y: pd.Series,
+    observed: pd.Series | None,
+    known_at: pd.Series | None,
+    clock: float,
+    every_end: bool,
+) -> Rows:
+    """Return jobs as arrays.
+
+    Parameters
+    ----------
+    features
+        Checked features.
+    y, observed, known_at
+        As :meth:`tidegrid.estimators.Estimator.fit` takes them.
+    clock
+        The newest instant known so far, seconds; jobs without any instant come after it, in their order.
+    every_end
+        Whether every row is an outcome, whatever ``observed`` says.
+
+    Raises
+    ------
+    InputError
+        A duration is negative, missing or infinite, or a column has another length; the row is named.
+    """
+    rows = len(features)
+    for name, column in (("y", y), ("observed", observed), ("known_at", known_at)):
+        if column is not None and len(column) != rows:
+            raise InputError(
+                f"{len(column)} rows, and X has {rows}", field=name, fix="give one value a row of X"
+            )
+    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
+    refuse(~(np.isfinite(hours) & (hours >= 0)), np.asarray(y), "y", "give hours, 0 or more and finite")
+    flags = np.ones(rows, dtype=np.int8)
+    if observed is not None and not every_end:
+        flags = np.asarray(observed, dtype=bool).astype(np.int8)
+    submit, known = _instants(features["submit_time"], known_at, hours, clock)
+    log_hours = np.log(np.maximum(hours, FLOOR_H))
+    return Rows(features, rung_keys(features), log_hours, flags, submit, known, log_limits(features))
+
+
+def log_limits(features: pd.DataFrame) -> np.ndarray:
+    """Return the log of the requested walltime in hours, 0 where none is requested."""
+    limit = features["requested_walltime_h"].to_numpy(dtype=float)
+    return np.log(np.where(np.isnan(limit), 1.0, np.maximum(limit, FLOOR_H)))
+
+
+def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:
+    """Raise for the first bad value, naming its row."""
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(f"{values[at]!r} cannot be used", row=at + 2, field=field, fix=fix)
+
+
+def seconds(instants: pd.Series) -> np.ndarray:
+    """Return instants as seconds since 1970, NaN for none."""
+    utc = pd.to_datetime(instants, utc=True)
+    out = utc.astype("datetime64[us, UTC]").astype("int64").to_numpy(dtype=float) / 1e6
+    return np.where(utc.isna().to_numpy(), np.nan, out)
+
+
+def _instants(
+    submit: pd.Series, known_at: pd.Series | None, hours: np.ndarray, clock: float
+) -> tuple[np.ndarray, np.ndarray]:
+    start = seconds(submit)
+    known = np.full(len(start), np.nan) if known_at is None else seconds(known_at)
+    start = np.where(np.isnan(start), known - hours * 3600.0, start)
+    # no instant at all: rows in their order, after all that is known so far
+    after = (clock if np.isfinite(clock) else 0.0) + 1.0 + np.arange(len(start), dtype=float)
+    bare = np.isnan(start)
+    known = np.where(np.isnan(known), np.where(bare, after, start + hours * 3600.0), known)
+    return np.where(bare, after, start), known
