@@ -94,10 +94,14 @@ def run(root: Path, kills: int, seed: int, longest: float, writers: int) -> dict
     found = dict.fromkeys(
         ("kills", "saves told done", "promotions told done", "left a temporary folder", *FAULTS), 0
     )
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.monotonic()
+        train(SAMPLE.history, ModelStore(folder), ["recurring"], now=SAMPLE.now)
+        lesson = time.monotonic() - begun
     for number in range(kills):
         work = teach if number % 4 == 3 else write
         started = [start(work, root, seed * 100_000 + number * 10 + writer) for writer in range(writers)]
-        time.sleep(moments.uniform(0.0, longest))
+        time.sleep(moments.uniform(0.0, 2.0 * lesson if work is teach else longest))
         for process, _ in started:
             os.kill(process, signal.SIGKILL)
         lines = []
