@@ -221,7 +221,8 @@ def print_planned(
     for risk in result.planned.plan.extra["risks"][:5]:
         say(f"coverage risk: {risk['text']}")
     if result.waiting:
-        say(f"{len(result.waiting)} jobs wait past this horizon; the report says why")
+        waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"
+        say(f"{waits} past this horizon; the report says why")
     for name, path in files.items():
         if name in ("report", "picture", "plan"):
             say(f"{name}: {path}")
