@@ -18,7 +18,7 @@ from tidegrid.scheduler.solve import BASELINES
 
 __all__ = ["BASELINES", "chosen_shapes", "fits_pool", "in_file_order", "plan_baseline"]
 
-# Slurm's multifactor plugin: a job's age counts until PriorityMaxAge, seven days where a site sets nothing.
+# Slurm's multifactor plugin: a job's age counts in full at PriorityMaxAge, seven days where a site sets none.
 MAX_AGE_MINUTES = 7 * 24 * 60
 
 
@@ -56,8 +56,9 @@ def plan_baseline(problem: Problem, mode: str, **_: Any) -> Plan:
         ``fifo``: jobs start in arrival order, none before its predecessor. ``fifo_backfill``: each at the
         earliest legal place, in arrival order (conservative backfill). ``easy``: only the first blocked job
         has a reservation (EASY backfill). ``priority``: conservative backfill in order of priority.
-        ``easy_priority``: EASY, sorted by priority and age in equal parts. ``sjf``: conservative backfill,
-        shortest first. ``fifo_elastic``: ``fifo`` with realtime as a curve in place of the reservation.
+        ``easy_priority``: EASY, sorted by priority (over the highest) plus age (over seven days). ``sjf``:
+        conservative backfill, shortest first. ``fifo_elastic``: ``fifo`` with realtime as a curve in place of
+        the reservation.
     """
     arrays = arrays_of(problem)
     offset = np.concatenate([[0], np.cumsum(arrays.pool_gpus)])
@@ -76,16 +77,11 @@ def plan_baseline(problem: Problem, mode: str, **_: Any) -> Plan:
         earliest=arrays.earliest,
         latest_end=arrays.latest_end,
     )
+    order = _queue(problem, arrays, tasks, mode)
     if mode in ("easy", "easy_priority"):
-        by_priority = mode == "easy_priority"
-        highest = max(1.0, float(arrays.priority.max(initial=0.0)))
-        score = arrays.priority / highest if by_priority else -arrays.rank.astype(np.float64)
-        aging = problem.step_minutes / MAX_AGE_MINUTES if by_priority else 0.0
-        start, first = board.easy(tasks, arrays.rank, score, aging, 1.0)
+        start, first = board.easy(tasks, order)
     else:
-        start, first = board.place_in_order(
-            tasks, _queue(arrays, tasks, mode), keep_order=mode in ("fifo", "fifo_elastic")
-        )
+        start, first = board.place_in_order(tasks, order, keep_order=mode in ("fifo", "fifo_elastic"))
     return Plan.of(
         problem,
         mode,
@@ -103,11 +99,16 @@ sjf = partial(plan_baseline, mode="sjf")
 fifo_elastic = partial(plan_baseline, mode="fifo_elastic")
 
 
-def _queue(arrays: Arrays, tasks: Tasks, mode: str) -> np.ndarray:
+def _queue(problem: Problem, arrays: Arrays, tasks: Tasks, mode: str) -> np.ndarray:
     if mode == "priority":
         return np.lexsort((arrays.rank, -arrays.priority))
     if mode == "sjf":
         return np.lexsort((arrays.rank, tasks.steps))
+    if mode == "easy_priority":
+        highest = max(1.0, float(arrays.priority.max(initial=0.0)))
+        # All who wait age alike, so what tells them apart is when they came: the order never changes.
+        aging = problem.step_minutes / MAX_AGE_MINUTES
+        return np.lexsort((arrays.rank, aging * arrays.earliest - arrays.priority / highest))
     return np.argsort(arrays.rank)
 
 

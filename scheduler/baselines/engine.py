@@ -64,28 +64,20 @@ class Board:
             self.run, self.free, self.offset, self.node, *_columns(tasks), order, keep_order
         )
 
-    def easy(self, tasks: Tasks, rank: np.ndarray, score: np.ndarray, aging: float, oldest: float) -> tuple:
+    def easy(self, tasks: Tasks, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Run EASY backfill step by step: the first blocked job of a pool has a reservation, no other has.
 
         Parameters
         ----------
-        tasks
-            The jobs.
-        rank
-            (J,) arrival order, which breaks ties.
-        score
-            (J,) what the queue is sorted by, highest first.
-        aging
-            Added to the score for each step that a job has waited, up to ``oldest`` in all.
+        tasks, order
+            The jobs, and their indices in the order of the queue.
 
         Returns
         -------
         start, first
             As `place_in_order`.
         """
-        return _easy(
-            self.run, self.free, self.offset, self.node, *_columns(tasks), rank, score, aging, oldest
-        )
+        return _easy(self.run, self.free, self.offset, self.node, *_columns(tasks), order)
 
 
 def _columns(tasks: Tasks) -> tuple[np.ndarray, ...]:
@@ -237,17 +229,12 @@ def _easy(
     length: np.ndarray,
     earliest: np.ndarray,
     latest_end: np.ndarray,
-    rank: np.ndarray,
-    score: np.ndarray,
-    aging: float,
-    oldest: float,
+    order: np.ndarray,
 ) -> tuple:
     steps = run.shape[0]
     pools = offset.size - 1
     starts = np.full(pool.size, -1, np.int64)
     firsts = np.full(pool.size, -1, np.int64)
-    by_rank = np.argsort(rank)
-    key = np.empty(pool.size)
     # What did not fit in this step: the shortest need that failed, by pool and width's logarithm.
     failed = np.empty((pools, 64), np.int64)
     bar_start = np.empty(pools, np.int64)
@@ -256,11 +243,7 @@ def _easy(
     for t in range(steps):
         failed[:] = _NEVER
         bar_start[:] = -1
-        for i in range(pool.size):
-            j = by_rank[i]
-            key[i] = -(score[j] + min(oldest, aging * max(0, t - earliest[j])))
-        queue = by_rank[np.argsort(key, kind="mergesort")]
-        for j in queue:
+        for j in order:
             p = pool[j]
             if p < 0 or starts[j] >= 0 or earliest[j] > t or t + length[j] > latest_end[j]:
                 continue

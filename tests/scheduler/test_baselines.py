@@ -105,7 +105,7 @@ def test_the_simplest_backfill(mode: str) -> None:
     )
     order = np.arange(3)
     if mode == "easy":
-        start, _ = board.easy(tasks, order, -order.astype(float), 0.0, 1.0)
+        start, _ = board.easy(tasks, order)
     else:
         start, _ = board.place_in_order(tasks, order, keep_order=False)
     assert start.tolist() == [0, 10, 0]
