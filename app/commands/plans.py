@@ -204,11 +204,22 @@ def compare(
     else:
         table("", _COMPARED, _rows(comparison))
         say(_bound_line(comparison))
+        if "full" in comparison.plans and "fast" in comparison.plans:
+            say(_full_line(comparison))
         for name, reason in refused.items():
             say(f"{name}: refused: {reason}")
         if report is not None:
             say(f"report: {report}")
     raise typer.Exit(REFUSED if refused else DONE)
+
+
+def _full_line(comparison: "Comparison") -> str:
+    """What mode full's seconds bought over the fast plan."""
+    fast, full = (comparison.plans[mode].metrics["objective"] for mode in ("fast", "full"))
+    status = comparison.plans["full"].extra.get("solver", {}).get("status", "unknown")
+    if full <= fast:
+        return f"mode full found nothing better than the fast plan ({status})"
+    return f"mode full: objective {full - fast:+.1f} over the fast plan ({status})"
 
 
 def _bound_line(comparison: "Comparison") -> str:
