@@ -186,7 +186,7 @@ def _fit_and_test(name: str, template: Estimator, view: History, store: ModelSto
     cutoff = _cutoff(template, everything, now)
     if since is not None and since > cutoff:
         # later than both trainings: the challenger may then see as much as the champion has seen
-        cutoff = since
+        cutoff = min(since, now)
     fitted, past = fitted_as_of(template, view, cutoff)
     if not len(past):
         return _Fit(problem="there is no finished row to fit it on")

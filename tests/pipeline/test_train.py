@@ -195,6 +195,14 @@ def test_a_challenger_without_later_rows_never_takes_over(store: ModelStore) -> 
     assert done.version is not None and store.champion("prior") is None
 
 
+def test_an_instant_before_the_champions_training_decides_nothing(store: ModelStore) -> None:
+    grown, now = later(20)
+    (first,) = train(grown, store, now=now, registry=registry(Prior))
+    (done,) = train(grown, store, now=NOW, registry=registry(Prior))
+    assert done.decision == "kept" and "cannot be evaluated" in done.reason
+    assert store.champion("prior") == first.version
+
+
 def test_nothing_later_than_now_is_looked_at(tmp_path: Any) -> None:
     """All that became known after now is changed, and the store's bytes stay the same."""
     grown, _ = later(20)
