@@ -33,12 +33,15 @@ def _orders(b: Board) -> np.ndarray:
     )
 
 
-def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, heat: float = 0.1, blink: float = 0.02, tries: int = 6, **options: Any) -> Plan:
+KNOBS = dict(heat=0.1, blink=0.02, tries=6, eject=0.5, near=0.9, mn=8, ma=4, et=6, share=0.5, cool=2.0, noise=0.4)
+
+
+def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, knobs: Any = None, **options: Any) -> Plan:
     b, names = board(problem)
     state = new_state(b, seed)
     owner_at = np.concatenate([[0], np.cumsum(b.pool['gpus'] * b.steps)]).astype(np.int64)
     owners = np.full(owner_at[-1], -1, np.int32)
-    allocate(b, state, _orders(b), 200 if rounds is None else rounds, np.array([heat, blink, tries]), owners, owner_at)
+    allocate(b, state, _orders(b), 200 if rounds is None else rounds, np.array(list({**KNOBS, **(knobs or {})}.values())), owners, owner_at)
     placements = []
     for job in names.running:
         r = job.running

@@ -218,7 +218,7 @@ def full_penalty(B: Any, S: Any, p: int) -> Any:
 
 
 @kernel
-def swap_turn(B: Any, S: Any, p: int, i: int) -> None:
+def swap_turn(S: Any, i: int) -> None:
     """Let two apps that are served one after the other change places."""
     first = S.turn[i]
     S.turn[i] = S.turn[i + 1]

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle
+from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle, swap_turn
 from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
 from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, uniform, worth
 
+
+TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
 
 
 @kernel
@@ -49,6 +51,8 @@ def objective(B: Any, S: Any) -> Any:
 def restore(B: Any, S: Any, spot: Any) -> None:
     """Set the board up as recorded."""
     clear(B, S)
+    for i in range(len(S.turn)):
+        S.turn[i] = S.best_turn[i]
     for j in range(len(spot)):
         if spot[j, 0] >= 0:
             put(B, S, j, spot[j, 0], spot[j, 1], spot[j, 2])
@@ -132,7 +136,7 @@ def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
 
 
 @kernel
-def eject(B: Any, S: Any, j: int, log: Any, tries: int) -> int:
+def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float) -> int:
     """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds."""
     best = -np.inf
     shape_at, start_at, first_at = -1, -1, -1
@@ -162,7 +166,7 @@ def eject(B: Any, S: Any, j: int, log: Any, tries: int) -> int:
         met = 0
         for m in range(n):
             if meets(B, S, m, p, start, start + length, first, first + size):
-                gain -= 0.5 * worth(B, m, S.spot[m, 0], S.spot[m, 1])
+                gain -= share * worth(B, m, S.spot[m, 0], S.spot[m, 1])
                 met += 1
         if gain > best and met < MOST_RUINED:
             best = gain
@@ -194,7 +198,7 @@ def undo(B: Any, S: Any, log: Any, logged: int) -> None:
 
 
 @kernel
-def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: Any) -> None:
+def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: Any, noise: float) -> None:
     """Order the jobs to insert by one of four measures, with noise."""
     how = below(S.rng, 4)
     for i in range(many):
@@ -206,7 +210,7 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
             measure = B.job[j].value * area[j]
         elif how == 2:
             measure = area[j] * size[j]
-        key[i] = -measure * (1.0 + (4.0 if how == 3 else 0.4) * uniform(S.rng))
+        key[i] = -measure * (1.0 + (4.0 if how == 3 else noise) * uniform(S.rng))
     for i in range(1, many):
         k, j = key[i], todo[i]
         m = i - 1
@@ -216,6 +220,25 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
             m -= 1
         key[m + 1] = k
         todo[m + 1] = j
+
+
+@kernel
+def try_turns(B: Any, S: Any) -> Any:
+    """Let two apps of one pool choose in the other order where that costs less; returns what it saves."""
+    saved = 0.0
+    for p in range(len(B.pool)):
+        apps = B.pool[p].app_last - B.pool[p].app_first
+        if not B.pool[p].capped or apps < 2:
+            continue
+        i = B.pool[p].app_first + below(S.rng, apps - 1)
+        before = full_penalty(B, S, p)
+        swap_turn(S, i)
+        after = full_penalty(B, S, p)
+        if after < before:
+            saved += before - after
+        else:
+            swap_turn(S, i)
+    return saved
 
 
 @kernel
@@ -240,14 +263,16 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
         placed += S.spot[j, 0] >= 0
     unit = S.tally[0] / max(1, placed)
     for r in range(rounds):
-        temperature = heat * unit * (1.0 - r / rounds) ** 2
+        if r % TURN_EVERY == 0:
+            here += try_turns(B, S)
+        temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
         for p in range(len(B.pool)):
             S.tally[p + 1] = 0.0
         most = 1 + below(S.rng, min(MOST_RUINED - 1, max(2, 2 + placed // 4)))
         how = uniform(S.rng)
         logged = 0
         waiting = -1
-        if how < 0.5:
+        if how < knobs[3]:
             at = below(S.rng, n)
             for _ in range(n):
                 if S.spot[at, 0] < 0 and B.job[at].shape_last > B.job[at].shape_first:
@@ -255,11 +280,11 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                     break
                 at = at + 1 if at + 1 < n else 0
         if waiting >= 0:
-            logged = eject(B, S, waiting, log, 6)
-        elif how < 0.9:
-            logged = ruin_near(B, S, log, min(most, 8))
+            logged = eject(B, S, waiting, log, np.int64(knobs[7]), knobs[8])
+        elif how < knobs[4]:
+            logged = ruin_near(B, S, log, min(most, np.int64(knobs[5])))
         else:
-            logged = ruin_any(B, S, log, min(most, 4))
+            logged = ruin_any(B, S, log, min(most, np.int64(knobs[6])))
         many = 0
         since, until = B.steps, 0
         for i in range(logged):
@@ -286,7 +311,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
         for p in range(len(B.pool)):
             if B.pool[p].capped:
                 S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
-        sort_todo(B, S, todo, many, key, area, size)
+        sort_todo(B, S, todo, many, key, area, size, knobs[10])
         draw = uniform(S.rng)
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
         for i in range(many):

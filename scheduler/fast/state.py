@@ -31,6 +31,7 @@ class State(NamedTuple):
     count: np.ndarray  # (A, steps) GPUs that each app is to hold
     hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
     turn: np.ndarray  # (A) apps of a pool in the order in which they choose
+    best_turn: np.ndarray  # (A) the same for the best placements
     words: np.ndarray  # (1) words of the largest set
     hold: np.ndarray  # flat sets: GPUs that each app holds in the step at hand
     run: np.ndarray  # (most words)
@@ -60,6 +61,7 @@ def new_state(board: Any, seed: int) -> State:
         count=np.zeros((apps, steps), np.int64),
         hand=np.zeros((2, apps), np.int64),
         turn=np.arange(apps),
+        best_turn=np.arange(apps),
         words=np.array([most_words], np.int64),
         hold=np.zeros(apps * most_words, np.uint64),
         run=np.empty(most_words, np.uint64),
@@ -261,3 +263,5 @@ def record(S: Any, spot: Any) -> None:
     for j in range(len(spot)):
         for k in range(3):
             spot[j, k] = S.spot[j, k]
+    for i in range(len(S.turn)):
+        S.best_turn[i] = S.turn[i]
