@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tidegrid.scheduler import BASELINES, Problem, solve
+from tidegrid.scheduler import Problem, modes, solve
 from tidegrid.scheduler.generate import random_problem
 
-MODES = ("fast", *BASELINES)
+MODES = [mode for mode in modes() if mode != "full"]
 
 
 def board(jobs: list[tuple[int, int, int]], gpus: int = 8, steps: int = 24, **more: Any) -> Problem:

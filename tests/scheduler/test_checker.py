@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import broken_plans, problems
 
-from tidegrid.scheduler import BASELINES, AppCells, Placement, Plan, Problem, check, is_legal, solve
+from tidegrid.scheduler import BASELINES, AppCells, Placement, Plan, Problem, check, is_legal, modes, solve
 from tidegrid.scheduler.generate import random_problem
+
+QUICK = [mode for mode in modes() if mode != "full"]
+"""Every registered mode that answers in milliseconds; ``full`` has tests of its own."""
 
 
 def same_judgement(problem: Problem, plan: dict[str, Any], contract_check: Any) -> bool:
@@ -21,7 +24,7 @@ def same_judgement(problem: Problem, plan: dict[str, Any], contract_check: Any) 
     return not ours
 
 
-@given(problems(), st.sampled_from(("fast", *BASELINES)))
+@given(problems(), st.sampled_from(QUICK))
 def test_both_checkers_call_every_mode_legal(contract_check: Any, problem: Problem, mode: str) -> None:
     plan = solve(problem, mode)
     assert same_judgement(problem, json.loads(json.dumps(plan.to_dict())), contract_check)
