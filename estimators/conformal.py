@@ -36,12 +36,13 @@ class ConformalQuantiles:
         """Return the offset at ``level``: conservative on its own side, the median for 0.5.
 
         Where the sample is too small for the level, the offset lies outside the extreme residual by the distance
-        that a normal tail of the same spread would add, so that a small sample is never quietly narrow.
+        that a normal tail of the same spread would add, so that a small sample is never quietly narrow. Without any
+        residual it is a standard normal's quantile: a spread of one, as for a single residual.
         """
         r = np.sort(self.residuals[np.isfinite(self.residuals)])
         n = len(r)
         if n == 0:
-            return 0.0
+            return 0.0 if level == 0.5 else _unknown(level)
         if level == 0.5:
             return float(np.median(r))
         if level > 0.5:
@@ -56,6 +57,12 @@ class ConformalQuantiles:
         order = np.argsort(levels, kind="stable")
         out[order] = np.maximum.accumulate(out[order])
         return out
+
+
+def _unknown(level: float) -> float:
+    from scipy.stats import norm
+
+    return float(norm.ppf(level))
 
 
 def _beyond(sorted_residuals: np.ndarray, level: float) -> float:

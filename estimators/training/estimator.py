@@ -14,8 +14,8 @@ from tidegrid.estimators.training import calibration as calibrations
 from tidegrid.estimators.training import features, intervals, memory, physics, residual
 from tidegrid.estimators.training.calibration import Calibration
 from tidegrid.estimators.training.explain import Explanation, card, card_markdown, explained
-from tidegrid.estimators.training.features import Runs
-from tidegrid.estimators.training.history import CHUNK, History, Rows, learn, learn_more
+from tidegrid.estimators.training.features import Runs, Table
+from tidegrid.estimators.training.history import CHUNK, History, Rows, View, learn, learn_more
 from tidegrid.estimators.training.offsets import Keys
 from tidegrid.models import Bundle
 
@@ -132,35 +132,38 @@ class TrainingEstimator(Estimator):
         """Predict quantiles of the hours; see :meth:`tidegrid.estimators.base.Estimator.predict_quantiles`."""
         wanted = as_levels(levels)
         C = features.checked(X)
-        parts = [self._quantiles(C.iloc[i : i + CHUNK], wanted) for i in range(0, len(C), CHUNK)]
+        parts = [self._quantiles(C.take(np.arange(i, min(i + CHUNK, len(C)))), wanted) for i in range(0, len(C), CHUNK)]
         values = np.concatenate(parts) if parts else np.empty((0, len(wanted)))
         return quantile_frame(values, wanted, X.index)
 
-    def _quantiles(self, C: pd.DataFrame, levels: Sequence[float]) -> np.ndarray:
+    def _quantiles(self, C: Table, levels: Sequence[float]) -> np.ndarray:
         """Return quantiles that never grow when only the GPUs within a node double.
 
         Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; the
         shortest counts: a block can leave half of itself idle.
         """
-        base, terms = self._prepared(C)
-        best = self._centre(base, terms)
-        halves, alive = base.runs.gpus.copy(), base.runs.gpus <= base.runs.node
-        while True:
-            alive = alive & (halves % 2 == 0) & (halves >= 2)
-            if not alive.any():
-                break
-            halves = np.where(alive, halves / 2, halves)
-            at = np.flatnonzero(alive)
-            part, part_terms = self._prepared(C.iloc[at], halves[at])
-            best[at] = np.minimum(best[at], self._centre(part, part_terms))
-        return np.asarray(np.exp(np.clip(best[:, None] + self._band(base, levels), -18.0, 18.0)))
-
-    def _centre(self, rows: Rows, terms: physics.Terms) -> np.ndarray:
-        log_hours = self._log_hours(rows.runs, terms)
+        rows, terms = self._prepared(C)
+        count = len(C)
+        owner, gpus = np.arange(count), rows.runs.gpus
+        inside = np.flatnonzero((gpus <= rows.runs.node) & (gpus % 2 == 0) & (gpus >= 2))
+        owners, halves = [inside], [gpus[inside] / 2]
+        while len(owners[-1]):
+            again = (halves[-1] % 2 == 0) & (halves[-1] >= 2)
+            owners.append(owners[-1][again])
+            halves.append(halves[-1][again] / 2)
         history: History | None = getattr(self, "history_", None)
-        return log_hours if history is None else log_hours + history.correction(rows)
+        view = None if history is None else history.view(rows)
+        best = self._log_hours(rows.runs, terms) + (0.0 if view is None else view.correction())
+        owner, half = np.concatenate(owners), np.concatenate(halves)
+        for start in range(0, len(owner), CHUNK):
+            at = slice(start, start + CHUNK)
+            part, part_terms = self._prepared(C.take(owner[at]), half[at])
+            centre = self._log_hours(part.runs, part_terms)
+            centre = centre + (0.0 if history is None else history.view(part).correction())
+            np.minimum.at(best, owner[at], centre)
+        return np.asarray(np.exp(np.clip(best[:, None] + self._band(rows, view, levels), -18.0, 18.0)))
 
-    def _band(self, rows: Rows, levels: Sequence[float]) -> np.ndarray:
+    def _band(self, rows: Rows, view: View | None, levels: Sequence[float]) -> np.ndarray:
         """Return offsets from the log median, shape (rows, levels).
 
         Where history knows nothing of a row (its variance is still the prior's), the band is the prior's; where it
@@ -168,11 +171,10 @@ class TrainingEstimator(Estimator):
         """
         cal = self._cal()
         prior = intervals.prior_quantiles(rows.runs, cal.bands, levels)
-        history: History | None = getattr(self, "history_", None)
-        if history is None:
+        if view is None:
             return np.asarray(prior * intervals.prior_scale(rows.runs, cal.scale)[:, None])
-        unknown, scale = history.scale(rows, cal.scale)
-        site = history.pool().by_stack(rows.keys.stack, levels)
+        unknown, scale = view.scale(cal.scale)
+        site = view.history.pool().by_stack(rows.keys.stack, levels)
         share = unknown[:, None]
         return np.asarray((share * prior + (1.0 - share) * site) * scale[:, None])
 
@@ -209,7 +211,7 @@ class TrainingEstimator(Estimator):
             return np.zeros(len(rows))
         starts = range(0, len(rows), CHUNK)
         parts = [rows[np.arange(i, min(i + CHUNK, len(rows)))] for i in starts]
-        return np.concatenate([history.site.similar(part.x, part.keys) for part in parts])
+        return np.concatenate([history.site.view(part.x, part.keys).similar() for part in parts])
 
     def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
         """Say whether each run fits its GPUs' memory, and why not; see ``memory.py``."""
@@ -272,7 +274,7 @@ class TrainingEstimator(Estimator):
             seconds = OVERHEAD * seconds + STARTUP_S + weights / LOAD_BYTES_S
         return np.asarray(np.log(np.maximum(seconds, 1e-3) / 3600.0))
 
-    def _prepared(self, C: pd.DataFrame, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
+    def _prepared(self, C: Table, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
         runs = features.derive(C, gpu_count)
         terms = physics.terms(runs, self._cal().constants)
         return Rows(runs, residual.scaled(runs, terms), _keys(C)), terms
@@ -296,12 +298,12 @@ class TrainingEstimator(Estimator):
         return out
 
 
-def _keys(C: pd.DataFrame) -> Keys:
+def _keys(C: Table) -> Keys:
     def text(column: str) -> np.ndarray:
-        return C[column].to_numpy(dtype=object).astype(str)
+        return C[column].astype(str)
 
     stack = text("group")
-    codes, uniques = pd.factorize(C["name"].to_numpy(dtype=object))
+    codes, uniques = pd.factorize(C["name"])
     # "sft-2026-03-02" and "sft-2026-03-09" are one recurring job: numbers in a name tell its runs apart
     names = np.array([re.sub(r"\d+", "#", str(u)) for u in uniques] or [""])
     return Keys(stack, text("user"), names[codes].astype(str))

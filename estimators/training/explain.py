@@ -69,7 +69,7 @@ def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[
     if learned is not None and len(X):
         moved = (
             learned.contributions(x)
-            * learned.trust(x, C["group"].to_numpy(dtype=object).astype(str))[:, None]
+            * learned.trust(x, rows.keys.stack)[:, None]
         )
     out = []
     for i in range(len(X)):
@@ -82,7 +82,7 @@ def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[
                     pushes[residual.NAMES[j]] = float(moved[i, j])
         facts = _facts(runs, terms, i)
         factor = median / max(float(prior[i]), 1e-12)
-        told = _told(C.iloc[i], runs, terms, i, facts)
+        told = _told(C, runs, terms, i, facts)
         told += f"; together {_hours(float(prior[i]))}"
         if abs(factor - 1.0) > 0.005:
             told += f"; history ×{factor:.2f} from {similar[i]:.0f} similar runs"
@@ -119,8 +119,8 @@ def _facts(r: Runs, t: Terms, i: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _told(row: pd.Series, r: Runs, t: Terms, i: int, f: dict[str, float]) -> str:
-    variant = variants.BY_NAME[str(row["variant"])]
+def _told(C: features.Table, r: Runs, t: Terms, i: int, f: dict[str, float]) -> str:
+    variant = variants.BY_NAME[str(C["variant"][i])]
     factor = 2.0 * (1.0 + variant.backward)
     passes = (
         f"{factor:.0f}·N·T = {factor:.0f} × {r.active[i] / 1e9:.3g} B × {r.tokens[i] / 1e6:,.0f} M tokens"
@@ -133,7 +133,7 @@ def _told(row: pd.Series, r: Runs, t: Terms, i: int, f: dict[str, float]) -> str
     ):
         if value > 0.02 * f["training_flop"]:
             parts.append(f"{name} {value:.2e} FLOP")
-    gpu = str(row["gpu_type"]) or "A100 (assumed)"
+    gpu = str(C["gpu_type"][i]) or "A100 (assumed)"
     layout = f"TP{r.tp[i]:.0f} PP{r.pp[i]:.0f} DP{r.dp[i]:.0f}" + (" ZeRO-3" if r.zero[i] >= 3 else "")
     parts.append(
         f"{r.gpus[i]:.0f} × {gpu} ({layout}) at {f['utilization']:.0%} of peak: {_hours(f['pure_s'] / 3600)} of training"

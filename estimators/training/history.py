@@ -9,7 +9,7 @@ import numpy as np
 from tidegrid.estimators.training import intervals, residual
 from tidegrid.estimators.training.calibration import take
 from tidegrid.estimators.training.features import Runs
-from tidegrid.estimators.training.offsets import Keys, SiteModel, fit_site, keep_latest, shrunken
+from tidegrid.estimators.training.offsets import Keys, SiteModel, SiteView, fit_site, keep_latest, shrunken
 from tidegrid.estimators.training.residual import Residual
 
 RECENT = 1000
@@ -78,24 +78,9 @@ class History:
     finished: int = 0
     censored: int = 0
 
-    def correction(self, rows: Rows) -> np.ndarray:
-        """Return the log factor on the prior, shape (rows,)."""
-        out = self.site.mean(rows.x, rows.keys)
-        return out + self.learned.predict(rows.x, rows.keys.stack) if self.learned is not None else out
-
-    def scale(self, rows: Rows, scale: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return how little is known of each row (0 to 1), and the scale of its log residual."""
-        _, variance = self.site.predict(rows.x, rows.keys)
-        return self._scale(rows, variance, self.site.loudness(rows.x, rows.keys), scale)
-
-    def _scale(
-        self, rows: Rows, variance: np.ndarray, loud: np.ndarray, scale: Mapping[str, float]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        # a new stack still shares the site's offset: that alone is not knowing it
-        unknown = np.clip(variance / (KNOWN * SiteModel.prior_variance(rows.keys)), 0.0, 1.0)
-        own = np.sqrt(variance + self.site.noise**2) * loud
-        prior = intervals.prior_scale(rows.runs, scale)
-        return unknown, np.sqrt(unknown**2 * prior**2 + (1.0 - unknown**2) * own**2)
+    def view(self, rows: Rows) -> "View":
+        """Return what history says of rows."""
+        return View(self, rows, self.site.view(rows.x, rows.keys))
 
     def pool(self) -> intervals.Pool:
         """Return the pool of residuals for the bands."""
@@ -124,6 +109,50 @@ class History:
             SiteModel.from_state(state["site"], arrays), learned, arrays["recent"],
             arrays["recent_stack"].astype(str), int(state["finished"]), int(state["censored"]),
         )  # fmt: skip
+
+
+@dataclass
+class View:
+    """What a history says of some rows.
+
+    Parameters
+    ----------
+    history
+        The history.
+    rows
+        The rows.
+    site
+        What the site's process says of them.
+    """
+
+    history: History
+    rows: Rows
+    site: SiteView
+
+    def correction(self) -> np.ndarray:
+        """Return the log factor on the prior, shape (rows,)."""
+        return self.site.mean() + self.learned()
+
+    def learned(self) -> np.ndarray:
+        """Return the learned residual's part of it."""
+        if self.history.learned is None:
+            return np.zeros(len(self.rows))
+        return self.history.learned.predict(self.rows.x, self.rows.keys.stack)
+
+    def scale(self, scale: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return how little is known of each row (0 to 1), and the scale of its log residual."""
+        return blended(self.rows, self.site.variance(), self.site.loudness(), self.history.site.noise, scale)
+
+
+def blended(
+    rows: Rows, variance: np.ndarray, loud: np.ndarray, noise: float, scale: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how little is known of each row, and the scale of its log residual between the prior's and its own."""
+    # a new stack still shares the site's offset: that alone is not knowing it
+    unknown = np.clip(variance / (KNOWN * SiteModel.prior_variance(rows.keys)), 0.0, 1.0)
+    own = np.sqrt(variance + noise**2) * loud
+    prior = intervals.prior_scale(rows.runs, scale)
+    return unknown, np.sqrt(unknown**2 * prior**2 + (1.0 - unknown**2) * own**2)
 
 
 def learn(
@@ -182,12 +211,9 @@ def learn_more(
     in_time = np.argsort(order, kind="stable")
     done = in_time[seen[in_time]]
     new, site = rows[done], history.site
-    learned = (
-        history.learned.predict(new.x, new.keys.stack) if history.learned is not None else np.zeros(len(done))
-    )
-    rest = z[done] - learned
-    mean, variance = site.predict(new.x, new.keys)
-    scaled = (rest - mean) / history._scale(new, variance, site.loudness(new.x, new.keys), scale)[1]
+    view = history.view(new)
+    rest = z[done] - view.learned()
+    scaled = (rest - view.site.mean()) / view.scale(scale)[1]
     x, keys = np.concatenate([site.x, new.x]), site.keys.joined(new.keys)
     values = np.concatenate([site.z, rest])
     extra = np.concatenate([site.extra, np.maximum(1.0, np.abs(scaled) / 3.0)])
@@ -223,15 +249,15 @@ def _fill_pool(
     """Set the pool of scaled residuals, and the means of keys beyond the memory."""
     site = out.site
     loo, variance = site.leave_one_out()
-    loud = site.loudness(site.x, site.keys, left_out=True)
-    pool, whose = loo / out._scale(rows[kept], variance, loud, scale)[1], kept
+    loud = site.view(site.x, site.keys).loudness(left_out=True)
+    pool, whose = loo / blended(rows[kept], variance, loud, site.noise, scale)[1], kept
     beyond = np.setdiff1d(done, kept)
     if len(beyond):
         latest = beyond[np.argsort(-order[beyond], kind="stable")[:BEYOND]]
         left = rest[latest].copy()
         for start in range(0, len(latest), CHUNK):
             part = latest[start : start + CHUNK]
-            left[start : start + CHUNK] -= site.mean(rows.x[part], rows.keys[part])
+            left[start : start + CHUNK] -= site.view(rows.x[part], rows.keys[part]).mean()
         left = np.clip(left, -2.0, 2.0)
         outside = left.copy()
         for level in ("stack", "user", "name"):
@@ -246,7 +272,7 @@ def _fill_pool(
             outside -= means[codes] - np.where(means[codes] != 0, left / (counts[codes] + 4.0), 0.0)
             left = left - means[codes]
         recent = latest[:RECENT]
-        again = outside[:RECENT] / out.scale(rows[recent], scale)[1]
+        again = outside[:RECENT] / out.view(rows[recent]).scale(scale)[1]
         pool, whose = np.concatenate([pool, again]), np.concatenate([kept, recent])
     by_time = np.argsort(order[whose], kind="stable")[-RECENT:]
     out.recent, out.recent_stack = pool[by_time], rows.keys.stack[whose][by_time]
@@ -264,8 +290,8 @@ def _take_bounds(out: History, rows: Rows, z: np.ndarray, bounds: np.ndarray, or
         return
     latest = bounds[np.argsort(-order[bounds], kind="stable")[:BOUNDS]]
     site, cut = out.site, rows[latest]
-    mean, variance = site.predict(cut.x, cut.keys)
-    learned = out.learned.predict(cut.x, cut.keys.stack) if out.learned is not None else np.zeros(len(latest))
+    view = out.view(cut)
+    mean, variance, learned = view.site.mean(), view.site.variance(), view.learned()
     spread = np.sqrt(variance + site.noise**2)
     beyond = (z[latest] - learned - mean) / spread
     telling = np.flatnonzero(beyond > 0)

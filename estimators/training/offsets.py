@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 MEMORY = 384
 """Rows the process keeps: the latest of each stack in turn; more would slow prediction without moving it."""
@@ -65,15 +66,18 @@ class Keys:
         )
 
 
-def _same(a: np.ndarray, b: np.ndarray, *, empty: bool) -> np.ndarray:
-    uniques, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
-    left, right = codes[: len(a)], codes[len(a) :]
-    equal = left[:, None] == right[None, :]
-    if not empty:
-        blank = np.flatnonzero(uniques == "")
-        if len(blank):
-            equal &= (left != blank[0])[:, None]
-    return np.asarray(equal)
+class _Coded:
+    """The texts of the kept rows as integers, so that others are compared by one look-up each."""
+
+    def __init__(self, values: np.ndarray, *, empty: bool) -> None:
+        codes, uniques = pd.factorize(values)
+        self.index = pd.Index(uniques)
+        # an empty text matches nothing where it says "unknown"
+        self.codes = codes if empty else np.where(values == "", -2, codes)
+
+    def same(self, values: np.ndarray) -> np.ndarray:
+        found = self.index.get_indexer(values)
+        return np.asarray(found[:, None] == self.codes[None, :])
 
 
 @dataclass
@@ -104,23 +108,29 @@ class SiteModel:
     means: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        k = self._kernel(self.x, self.keys, self.x, self.keys)
-        k[np.diag_indices(len(k))] += (self.noise * self.extra) ** 2
-        self._inverse = np.linalg.inv(k) if len(k) else k
+        self._stack, self._user = _Coded(self.keys.stack, empty=True), _Coded(self.keys.user, empty=False)
+        self._name = _Coded(self.keys.name, empty=False)
+        rows = len(self.z)
+        k = self._kernel(*self._nearness(self.x, self.keys), self.keys)
+        k[np.diag_indices(rows)] += (self.noise * self.extra) ** 2
+        self._inverse = np.linalg.inv(k) if rows else k
         # symmetric up to rounding; the factor gives the posterior's spread by one product
-        self._half = (
-            np.linalg.cholesky((self._inverse + self._inverse.T) / 2 + 1e-10 * np.eye(len(k)))
-            if len(k)
-            else k
-        )
-        self._alpha = self._inverse @ self.z if len(k) else self.z
+        even = (self._inverse + self._inverse.T) / 2 + 1e-10 * np.eye(rows)
+        self._half = np.linalg.cholesky(even) if rows else k
+        self._alpha = self._inverse @ self.z
+        self._loud: np.ndarray | None = None
 
-    def _kernel(self, x: np.ndarray, keys: Keys, y: np.ndarray, other: Keys) -> np.ndarray:
-        near = matern(x, y)
-        stack = _same(keys.stack, other.stack, empty=True)
-        out = SITE**2 + GLOBAL**2 * near + stack * (STACK**2 + LOCAL**2 * near)
-        out += USER**2 * _same(keys.user, other.user, empty=False)
-        return np.asarray(out + NAME**2 * _same(keys.name, other.name, empty=False) * near)
+    def _nearness(self, x: np.ndarray, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
+        return matern(x, self.x), self._stack.same(keys.stack)
+
+    def _kernel(self, near: np.ndarray, stack: np.ndarray, keys: Keys) -> np.ndarray:
+        out = near * (GLOBAL**2 + stack * LOCAL**2)
+        out += stack * STACK**2 + SITE**2
+        if (keys.user != "").any():
+            out += USER**2 * self._user.same(keys.user)
+        if (keys.name != "").any():
+            out += NAME**2 * self._name.same(keys.name) * near
+        return np.asarray(out)
 
     @staticmethod
     def prior_variance(keys: Keys) -> np.ndarray:
@@ -128,21 +138,9 @@ class SiteModel:
         out = SITE**2 + GLOBAL**2 + STACK**2 + LOCAL**2 + np.zeros(len(keys))
         return np.asarray(out + USER**2 * (keys.user != "") + NAME**2 * (keys.name != ""))
 
-    def predict(self, x: np.ndarray, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance (without noise) of log(actual / prior), shape (rows,) each."""
-        whole = self.prior_variance(keys)
-        if not len(self.z):
-            return np.zeros(len(x)), whole
-        cross = self._kernel(x, keys, self.x, self.keys)
-        mean = cross @ self._alpha
-        spread = np.maximum(whole - ((cross @ self._half) ** 2).sum(axis=1), 1e-6)
-        return mean + self._left(keys), spread
-
-    def mean(self, x: np.ndarray, keys: Keys) -> np.ndarray:
-        """Return the mean alone."""
-        if not len(self.z):
-            return np.zeros(len(x))
-        return self._kernel(x, keys, self.x, self.keys) @ self._alpha + self._left(keys)
+    def view(self, x: np.ndarray, keys: Keys) -> "SiteView":
+        """Return what the process says of rows."""
+        return SiteView(self, keys, *self._nearness(x, keys))
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Return each kept row's residual and variance (without noise) as if it were not there."""
@@ -150,35 +148,18 @@ class SiteModel:
         variance = np.maximum(1.0 / diagonal - (self.noise * self.extra) ** 2, 1e-6)
         return self._alpha / diagonal, variance
 
-    def loudness(self, x: np.ndarray, keys: Keys, *, left_out: bool = False) -> np.ndarray:
-        """Return how much louder than the process's own spread the rows like each row are, shape (rows,).
-
-        The mean absolute scaled residual of kept rows of the stack, those near counting most, shrunk towards 1 by
-        :data:`QUIET` rows. ``left_out`` leaves each kept row out of its own mean (``x`` are the kept rows then).
-        """
-        if not len(self.z):
-            return np.ones(len(x))
-        residual, variance = self.leave_one_out()
-        scaled = np.minimum(np.abs(residual) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
-        weight = _same(keys.stack, self.keys.stack, empty=True) * (0.15 + matern(x, self.x))
-        if left_out:
-            np.fill_diagonal(weight, 0.0)
-        return np.asarray((weight @ scaled + QUIET) / (weight.sum(axis=1) + QUIET))
-
-    def similar(self, x: np.ndarray, keys: Keys) -> np.ndarray:
-        """Return how many kept rows are like each row: the sum of their correlations inside the stack."""
-        if not len(self.z):
-            return np.zeros(len(x))
-        near = matern(x, self.x) * _same(keys.stack, self.keys.stack, empty=True)
-        return np.asarray((near > 0.3).sum(axis=1))
+    def _loudness(self) -> np.ndarray:
+        if self._loud is None:
+            residual, variance = self.leave_one_out()
+            self._loud = np.minimum(np.abs(residual) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
+        return self._loud
 
     def _left(self, keys: Keys) -> np.ndarray:
-        if not self.means:
-            return np.zeros(len(keys))
         out = np.zeros(len(keys))
+        if not self.means:
+            return out
         for level in ("stack", "user", "name"):
-            values = getattr(keys, level)
-            uniques, codes = np.unique(values, return_inverse=True)
+            codes, uniques = pd.factorize(getattr(keys, level))
             found = np.array([shrunken(self.means.get(f"{level}|{value}")) for value in uniques])
             out += found[codes]
         return out
@@ -202,6 +183,48 @@ class SiteModel:
         return cls(
             arrays["site.x"], keys, arrays["site.z"], arrays["site.extra"], float(state["noise"]), means
         )
+
+
+class SiteView:
+    """What a site's process says of some rows; every part rests on one comparison with the kept rows.
+
+    Parameters
+    ----------
+    site
+        The process.
+    keys
+        Whose the rows are.
+    near, stack : ndarray of shape (rows, memory)
+        Correlations with the kept rows, and whether the stacks are the same.
+    """
+
+    def __init__(self, site: SiteModel, keys: Keys, near: np.ndarray, stack: np.ndarray) -> None:
+        self.site, self.keys, self._near, self._stack = site, keys, near, stack
+        self._cross = site._kernel(near, stack, keys)
+
+    def mean(self) -> np.ndarray:
+        """Return the mean of log(actual / prior), shape (rows,)."""
+        return np.asarray(self._cross @ self.site._alpha + self.site._left(self.keys))
+
+    def variance(self) -> np.ndarray:
+        """Return its variance, without noise."""
+        whole = self.site.prior_variance(self.keys)
+        return np.asarray(np.maximum(whole - ((self._cross @ self.site._half) ** 2).sum(axis=1), 1e-6))
+
+    def loudness(self, *, left_out: bool = False) -> np.ndarray:
+        """Return how much louder than the process's own spread the rows like each row are.
+
+        The mean absolute scaled residual of kept rows of the stack, those near counting most, shrunk towards 1 by
+        :data:`QUIET` rows. ``left_out`` leaves each kept row out of its own mean (the rows are the kept ones then).
+        """
+        weight = self._stack * (0.15 + self._near)
+        if left_out:
+            np.fill_diagonal(weight, 0.0)
+        return np.asarray((weight @ self.site._loudness() + QUIET) / (weight.sum(axis=1) + QUIET))
+
+    def similar(self) -> np.ndarray:
+        """Return how many kept rows of the same stack correlate with each row by 0.3 or more."""
+        return np.asarray((self._stack & (self._near > 0.3)).sum(axis=1))
 
 
 def shrunken(entry: tuple[float, float] | None) -> float:
