@@ -7,6 +7,7 @@ from tidegrid.data.cluster import (
     Pool,
     block_size,
     check_running,
+    on_down_gpus,
     read_cluster,
     write_cluster,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "hour_of_day",
     "hour_of_week",
     "local_day",
+    "on_down_gpus",
     "read_cluster",
     "read_jobs",
     "read_requests",

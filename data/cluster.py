@@ -57,6 +57,8 @@ class Pool(_Record):
         None where blocks may lie anywhere.
     gpus_per_node
         GPUs of a physical node, for estimates of communication; ``node_size`` where absent.
+    down
+        Indices of GPUs that do not work now: no job and no app is put on them.
     """
 
     id: Name
@@ -64,6 +66,7 @@ class Pool(_Record):
     gpu_type: Name
     node_size: Annotated[StrictInt, Field(ge=1)] | None = None
     gpus_per_node: Annotated[StrictInt, Field(ge=1)] | None = None
+    down: tuple[Annotated[StrictInt, Field(ge=0)], ...] = ()
 
 
 class App(_Record):
@@ -149,6 +152,14 @@ class Cluster(_Record):
             for i, name in enumerate(names):
                 if name in names[:i]:
                     raise _at(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
+        for i, pool in enumerate(self.pools):
+            for gpu in pool.down:
+                if gpu >= pool.gpus:
+                    raise _at(
+                        f"pools[{i}].down", f"GPU {gpu} is outside pool {pool.id!r}", f"use 0 to {pool.gpus - 1}"
+                    )
+            if len(set(pool.down)) < len(pool.down):
+                raise _at(f"pools[{i}].down", "a GPU is there twice", "name each GPU once")
         size = {pool.id: pool.gpus for pool in self.pools}
         owner: dict[tuple[str, int], str] = {}
         for i, app in enumerate(self.apps):
@@ -248,6 +259,19 @@ def check_running(cluster: Cluster, running: pd.DataFrame, *, file: str | Path |
         source.refuse(
             clash, "first_gpu", f"the block holds a GPU of app {app.id!r}", "give each GPU to one of them"
         )
+
+
+def on_down_gpus(cluster: Cluster, running: pd.DataFrame) -> np.ndarray:
+    """Return which running jobs hold a GPU that is down: they are lost. Shape (running jobs,), bool."""
+    broken = {pool.id: np.sort(np.array(pool.down, dtype="int64")) for pool in cluster.pools}
+    none = np.empty(0, dtype="int64")
+    lost = np.zeros(len(running), dtype=bool)
+    for i, (pool, first, gpus) in enumerate(
+        zip(running["pool"], running["first_gpu"], running["gpus"], strict=True)
+    ):
+        at = np.searchsorted(broken.get(str(pool), none), [int(first), int(first) + int(gpus)])
+        lost[i] = at[1] > at[0]
+    return lost
 
 
 def block_size(gpus: int | np.ndarray | pd.Series) -> Any:

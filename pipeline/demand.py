@@ -82,7 +82,8 @@ def forecast_demand(estimator: Estimator, cluster: Cluster, now: pd.Timestamp, p
         by_hour = capacity_of(app).gpus(planned[app.series])
         by_step = np.array([by_hour[a : b + 1].max() for a, b in zip(first, last, strict=True)], dtype=int)
         gpus[app.id] = by_step
-        ramped[app.id] = np.array(ramp(by_step.tolist(), app.swap_cap, len(app.held), patience=PATIENCE))
+        held = len(set(app.held) - set(cluster.pool(app.pool).down))
+        ramped[app.id] = np.array(ramp(by_step.tolist(), app.swap_cap, held, patience=PATIENCE))
     return Demand(traffic, gpus, ramped)
 
 

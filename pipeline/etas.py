@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from tidegrid.pipeline.problem import is_down
 from tidegrid.scheduler import Plan, Problem
 
 DRAWS = 400
@@ -43,7 +44,8 @@ def eta_table(
     rng = np.random.default_rng(seed)
     step_h = problem.step_minutes / 60
     jobs = {job.id: job for job in problem.jobs}
-    placements = sorted(plan.placements, key=lambda p: (p.start, p.pool, p.first_gpu))
+    working = (p for p in plan.placements if not is_down(p.job))
+    placements = sorted(working, key=lambda p: (p.start, p.pool, p.first_gpu))
     app_busy = _app_cells(plan, problem)
     free_at: dict[tuple[str, int], np.ndarray] = {}
     rows = []

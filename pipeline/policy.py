@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tidegrid.errors import InputError
 from tidegrid.files import read_json
 
+MOST_AGING = 0.9
+"""What waiting can add to a priority: less than 1, the distance to the next class."""
+
 
 class Policy(BaseModel):
     """How to turn forecasts into a problem.
@@ -30,6 +33,9 @@ class Policy(BaseModel):
         The quantile of an app's demand that is planned with.
     finish_inside
         Whether every job must end by the horizon.
+    aging
+        Priority that a job gains for each day that it has waited, at most ``MOST_AGING`` in all, so that a job never
+        reaches the next class; only the rolling horizon knows how long a job has waited.
     estimators
         Workload kind to the name of the estimator that answers for it, such as a plugin's; where a kind is not
         named, the estimator of its own name answers.
@@ -45,6 +51,7 @@ class Policy(BaseModel):
     job_quantile: float = Field(default=0.5, gt=0, lt=1)
     demand_quantile: float = Field(default=0.9, gt=0, lt=1)
     finish_inside: bool = False
+    aging: float = Field(default=0.05, ge=0, le=100)
     estimators: dict[str, str] = Field(default_factory=dict)
 
     @property

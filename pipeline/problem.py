@@ -6,11 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from tidegrid.data import Cluster, block_size
+from tidegrid.data import Cluster, block_size, on_down_gpus
 from tidegrid.pipeline.demand import Demand
 from tidegrid.pipeline.estimates import Estimates, interpolate
 from tidegrid.pipeline.policy import Policy
 from tidegrid.scheduler import Problem
+
+DOWN = "down: "
+"""How the ids of the jobs begin that stand for GPUs that do not work."""
 
 
 def steps_of(hours: float, step_minutes: int) -> int:
@@ -37,7 +40,8 @@ def build_problem(
     estimates
         Hours of each feasible shape; a job without one is left out (it stands in ``estimates.refused``).
     remaining
-        Quantiles of the hours that running jobs still need, on the index of ``running``.
+        Quantiles of the hours that running jobs still need, on the index of ``running``; a job on a GPU that is
+        down is lost, and left out.
     demand
         Each app's GPUs a step; the ramped curve is planned.
     """
@@ -56,10 +60,14 @@ def build_problem(
             asked = _asked(shapes, block_size(int(row["gpus"])), load, cluster)
             jobs.append(_waiting(row, shapes, asked, order, now, policy))
     rest = interpolate(remaining.to_numpy(dtype=float), policy.job_quantile)
+    lost = on_down_gpus(cluster, running)
     jobs += [
         _running(row, steps_of(hours_left, minutes), len(requests) + k)
         for k, (hours_left, row) in enumerate(zip(rest, _records(running), strict=True))
+        if not lost[k]
     ]
+    jobs += _down(cluster, policy.steps + policy.lookahead_steps, len(requests) + len(running))
+    broken = {pool.id: set(pool.down) for pool in cluster.pools}
     return Problem.from_dict(
         {
             "version": 1,
@@ -77,12 +85,33 @@ def build_problem(
                     "priority": app.priority,
                     "demand": [int(v) for v in demand.ramped[app.id]],
                     "swap_cap": app.swap_cap,
-                    "held": list(app.held),
+                    "held": [gpu for gpu in app.held if gpu not in broken[app.pool]],
                 }
                 for app in cluster.apps
             ],
         }
     )
+
+
+def is_down(job: str) -> bool:
+    """Whether a job of a problem only stands for a GPU that does not work."""
+    return job.startswith(DOWN)
+
+
+def _down(cluster: Cluster, steps: int, order: int) -> list[dict[str, Any]]:
+    """Return a running job without priority for each GPU that is down, over horizon and lookahead."""
+    gpus = [(pool.id, gpu) for pool in cluster.pools for gpu in sorted(pool.down)]
+    return [
+        {
+            "id": f"{DOWN}{pool}/{gpu}",
+            "kind": "training",
+            "priority": 0,
+            "order": order + k,
+            "shapes": [{"pool": pool, "gpus": 1, "steps": steps}],
+            "running": {"pool": pool, "first_gpu": gpu, "gpus": 1, "remaining": steps},
+        }
+        for k, (pool, gpu) in enumerate(gpus)
+    ]
 
 
 def _in_order(requests: pd.DataFrame) -> pd.DataFrame:

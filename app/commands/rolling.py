@@ -1,0 +1,204 @@
+"""``tick`` and ``rolling``: plan again and again, commit step 0 each time, and show how the promises fared."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegrid.app.common import DONE, REFUSED, JsonFlag, SeedOption, print_json, progress, say, table
+
+if TYPE_CHECKING:
+    from tidegrid.pipeline.rolling import StateStore
+
+State = Annotated[
+    str,
+    typer.Option("--state", "-s", help="The state: a SQLite file, made where absent, or a database's URL."),
+]
+
+EXAMPLE = """
+Example: `tidegrid tick my-site --state my-site/state.db --now 2026-03-02T08:00:00Z` commits what starts at eight, prints
+it, and writes my-site/commit.json.
+"""
+
+rolling = typer.Typer(
+    name="rolling",
+    help="Show what the rolling horizon has committed, and how its promises fared.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("tick", epilog=EXAMPLE)(tick)
+    app.add_typer(rolling, epilog="Example: `tidegrid rolling show --state my-site/state.db`")
+
+
+def tick(
+    site: Annotated[
+        Path, typer.Argument(help="The site's folder: cluster.json, jobs, traffic, requests, running.")
+    ],
+    state: State,
+    now: Annotated[str, typer.Option("--now", help="The instant from which to plan, with its zone.")],
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Model store; default: SITE/models, trained where absent.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The commit's file; default: SITE/commit.json.")
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
+    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds, for mode full.")] = None,
+    policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
+    refit_hours: Annotated[
+        float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
+    ] = 168.0,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
+    ] = None,
+    seed: SeedOption = 0,
+    json_: JsonFlag = False,
+) -> None:
+    """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
+    from tidegrid.models import ModelStore
+    from tidegrid.pipeline.policy import Policy
+    from tidegrid.pipeline.rolling import Settings, StateStore
+    from tidegrid.pipeline.rolling import tick as run_tick
+
+    settings = Settings(
+        policy=Policy.read(policy) if policy else Policy(),
+        mode=mode,
+        time_limit=time_limit,
+        seed=seed,
+        refit_hours=refit_hours or None,
+        timezone=timezone,
+    )
+    opened = StateStore(state)
+    with progress("ticking", quiet=json_) as step:
+        models = store or site / "models"
+        if site.is_dir():
+            models.mkdir(parents=True, exist_ok=True)
+        commit = run_tick(
+            opened, site, now, settings, models=ModelStore(models), out=out or site / "commit.json", step=step
+        )
+    document = commit.document
+    if json_:
+        print_json(document)
+    else:
+        _print_commit(document)
+    raise typer.Exit(REFUSED if document["refused"] else DONE)
+
+
+@rolling.command("show", epilog="Example: `tidegrid rolling show --state my-site/state.db`")
+def show(state: State, json_: JsonFlag = False) -> None:
+    """Show the last commit, how expected ends fared so far, and the realtime demand left unmet."""
+    from dataclasses import asdict
+
+    from tidegrid.pipeline.rolling import accuracy
+
+    opened = _open(state)
+    last, found = opened.last(), accuracy(opened)
+    if json_:
+        print_json({"last": None if last is None else last.document, "accuracy": asdict(found)})
+        return
+    if last is None:
+        say("nothing is committed yet: tidegrid tick SITE --state FILE --now INSTANT")
+        return
+    _print_commit(last.document)
+    rows = [
+        ["jobs that ended", str(found.ended)],
+        ["of them", ", ".join(f"{n} {status}" for status, n in found.statuses.items()) or "–"],
+        ["completed jobs with a promised end", str(found.scored)],
+        ["ended inside the 80 % band", _percent(found.covered)],
+        ["ended within 10 minutes of the median", _percent(found.within_10)],
+        ["ended within 30 minutes of the median", _percent(found.within_30)],
+        ["the same, jobs under 4 h", _percent(found.short_within_30)],
+        ["started inside the 80 % band", _percent(found.start_covered)],
+        [
+            "traffic inside its 80 % band, an hour ahead",
+            f"{_percent(found.hours_covered)} of {found.hours} h",
+        ],
+        ["realtime unmet", f"{found.unmet:,.1f} of {found.needed:,.1f} GPU-hours"],
+    ]
+    table("So far", ["measure", "figure"], rows)
+
+
+@rolling.command("history", epilog="Example: `tidegrid rolling history --state my-site/state.db --last 24`")
+def history(
+    state: State,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="How many ticks to show.")] = 24,
+    events: Annotated[bool, typer.Option("--events", help="Show what surprised instead.")] = False,
+    json_: JsonFlag = False,
+) -> None:
+    """List past ticks, or what surprised."""
+    opened = _open(state)
+    documents = [commit.document for commit in opened.commits(last)]
+    if events:
+        since = documents[0]["now"] if documents else ""
+        found = [(now, one) for now, one in opened.events() if now >= since]
+        if json_:
+            print_json(
+                {
+                    "events": [
+                        {"now": n, "kind": e.kind, "subject": e.subject, "text": e.text} for n, e in found
+                    ]
+                }
+            )
+            return
+        table("", ["tick at", "kind", "what"], [[n, e.kind, e.text] for n, e in found], left=3)
+        return
+    if json_:
+        print_json({"ticks": documents})
+        return
+    rows = [
+        [
+            str(d["tick"]), d["now"], str(len(d["start"])), str(d["running"]), str(len(d["waiting"])),
+            ", ".join(f"{a['app']} {len(a['gpus'])}" for a in d["apps"]), str(len(d["events"])),
+            d["plan_sha256"][:12],
+        ]
+        for d in documents
+    ]  # fmt: skip
+    table("", ["tick", "now", "started", "ran", "waiting", "GPUs of apps", "events", "plan"], rows, left=2)
+
+
+def _open(state: str) -> "StateStore":
+    from tidegrid.pipeline.rolling import StateStore
+
+    return StateStore.existing(state)
+
+
+def _print_commit(document: dict[str, Any]) -> None:
+    if document["synthetic"]:
+        say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
+    say(
+        f"tick {document['tick']} at {document['now']}: {len(document['start'])} jobs start, "
+        f"{document['running']} run, {len(document['waiting'])} wait"
+    )
+    rows = [
+        [s["job"], f"{s['pool']} {_block(s)}", s["end"]["q0.5"], s["end"]["q0.9"]] for s in document["start"]
+    ]
+    if rows:
+        table("", ["start now", "GPUs", "ends about", "nine in ten by"], rows, left=2)
+    for move in document["apps"]:
+        change = "".join(f", {word} {_indices(move[word])}" for word in ("enter", "leave") if move[word])
+        say(f"{move['app']}: {len(move['gpus'])} GPUs of {move['pool']}{change}")
+    for event in document["events"]:
+        say(f"{event['kind']}: {event['text']}")
+    for one in document["refused"]:
+        say(f"refused: {one['job']}: {one['reason']}")
+    for risk in document["risks"][:5]:
+        say(f"coverage risk: {risk}")
+    for note in document["notes"]:
+        say(f"[dim]{note}[/dim]")
+
+
+def _block(start: dict[str, Any]) -> str:
+    first, gpus = start["first_gpu"], start["gpus"]
+    return str(first) if gpus == 1 else f"{first}–{first + gpus - 1}"
+
+
+def _indices(gpus: list[int]) -> str:
+    return json.dumps(gpus)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
