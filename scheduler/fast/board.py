@@ -183,6 +183,10 @@ def _apps(
         app[i] = (problem.shortfall_weight * one.priority, cap, len(gpus))
         # What is wanted beyond the whole pool is short whatever the jobs do, so it decides nothing.
         demand[i, : len(one.demand)] = np.minimum(one.demand, pool["gpus"][p])
+        if one.swap_cap is not None:
+            # Nor is what no app under this cap could hold so soon.
+            reach = np.minimum(len(gpus) + one.swap_cap * np.arange(1, problem.steps + 1), pool["gpus"][p])
+            np.minimum(demand[i, : problem.steps], reach, out=demand[i, : problem.steps])
         if gpus:
             mask = np.zeros(held.shape[1] * 64, bool)
             mask[list(gpus)] = True

@@ -139,18 +139,19 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
             guess = gain
             if wanted:
                 guess -= S.sums[min(start + length, B.width)] - S.sums[start]
-                if not capped:
-                    gain = guess
             rising = guess > last_guess
             last_guess = guess
-            if gain * (1.0 + fit) <= best:
+            if guess * (1.0 + fit) <= best:
                 continue
             if blink > 0.0 and uniform(S.rng) < blink:
                 continue
             touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop)
-            if first < 0 or gain * (1.0 + fit * touch) <= best:
+            if first < 0 or guess * (1.0 + fit * touch) <= best:
                 continue
-            if capped:
+            if not capped:
+                gain = guess
+            else:
+                # The guess knows no caps; with them apps lose more, and seldom less.
                 gain -= pool_penalty(B, S, p, start, start + length, size) - S.tally[p + 1]
                 if gain * (1.0 + fit * touch) <= best:
                     continue
