@@ -15,6 +15,12 @@ OWN_GROUP = 0.5
 """How far a group's weights follow the losses in the group rather than those over the first two days (in logs)."""
 
 
+STEADY_LIFT = 8.0
+STEADY_TURN = 12.0
+"""Members without a rhythm count 1 + LIFT / (1 + r ** TURN) times, r being the least loss among them over the least
+among the others: where a series has no rhythm, the many members that look for one must not outvote the few."""
+
+
 def past_errors(x: np.ndarray, known: np.ndarray, ends: np.ndarray, paths: np.ndarray) -> np.ndarray:
     """Return actual minus forecast at the past origins, NaN where the actual is unknown or still to come.
 
@@ -36,7 +42,7 @@ def past_errors(x: np.ndarray, known: np.ndarray, ends: np.ndarray, paths: np.nd
     return actual - paths
 
 
-def member_weights(errors: np.ndarray, prior: np.ndarray) -> np.ndarray:
+def member_weights(errors: np.ndarray, prior: np.ndarray, steady: np.ndarray) -> np.ndarray:
     """Return each member's weight in each group of LEADS, from its errors at past origins.
 
     Parameters
@@ -45,6 +51,8 @@ def member_weights(errors: np.ndarray, prior: np.ndarray) -> np.ndarray:
         Past errors; NaN is unknown.
     prior : ndarray of shape (members,)
         Weights at equal loss.
+    steady : ndarray of bool, shape (members,)
+        Members that forecast one value for all leads.
 
     Returns
     -------
@@ -63,6 +71,9 @@ def member_weights(errors: np.ndarray, prior: np.ndarray) -> np.ndarray:
         usable = np.isfinite(mixed)
         if usable.any():
             w = np.where(usable, prior * np.exp(-SHARPNESS * (mixed - mixed[usable].min())), 0.0)
+            if (usable & steady).any() and (usable & ~steady).any():
+                apart = mixed[usable & steady].min() - mixed[usable & ~steady].min()
+                w[steady] *= 1.0 + STEADY_LIFT / (1.0 + np.exp(np.clip(STEADY_TURN * apart, -50.0, 50.0)))
             weights[g] = w / w.sum()
     return weights
 

@@ -10,7 +10,7 @@ from tidegrid.estimators.realtime.combine import LEADS, combine, member_weights,
 from tidegrid.estimators.realtime.curve import Curve, weekly_curve
 from tidegrid.estimators.realtime.holidays import holiday_factor
 from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
-from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, run_members
+from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, STEADY, run_members
 from tidegrid.estimators.realtime.shifts import level_shift
 
 WEEK = 168
@@ -192,7 +192,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
     )
     paths = np.concatenate([paths, extra])
     errors = past_errors(x, known, ends[:-1], paths[:, :-1])
-    weights = member_weights(errors, np.append(PRIOR, 1.0))
+    weights = member_weights(errors, np.append(PRIOR, 1.0), np.append(STEADY, False))
     if not weights.any():
         usable = np.isfinite(paths[:, -1]).all(axis=1) * np.append(PRIOR, 1.0)
         weights = np.tile(usable / usable.sum(), (len(LEADS), 1))

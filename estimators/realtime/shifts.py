@@ -8,7 +8,9 @@ WEEK_DAYS = 7
 LEAST_BEFORE = 14
 """Days before a shift that tell the old level and each weekday's place in it."""
 
-LEAST_AFTER = 2
+LEAST_AFTER = 4
+"""Days that the new level must have lasted: longer than a long weekend."""
+
 LOOK_BACK = 28
 """A shift is looked for in this many last days and must have lasted for LEAST_AFTER; older ones have been learnt."""
 
