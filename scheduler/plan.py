@@ -16,6 +16,8 @@ from tidegrid.files import read_json, write_json
 if TYPE_CHECKING:
     from tidegrid.scheduler.problem import Problem
 
+_MOST = 1 << 40  # far above any index, and small enough to add up
+
 Grid = Mapping[str, Sequence[Sequence[str | None]]]
 
 
@@ -169,7 +171,7 @@ class Plan:
         if not isinstance(metrics, Mapping):
             raise InputError("is not a JSON object", field="metrics", fix='write {"value": …, …}')
         for name, figure in metrics.items():
-            if isinstance(figure, bool) or not isinstance(figure, int | float):
+            if not _is_figure(figure):
                 raise InputError(
                     "is not a number", field=f"metrics.{name}", fix="write the figure as a number"
                 )
@@ -231,9 +233,15 @@ def _items(data: Mapping[str, Any], name: str, path: str, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {list: "a list", int: "a whole number", str: "text"}
         raise InputError(f"{value!r:.40} is not {names[kind]}", field=where, fix=f"write {names[kind]}")
+    if kind is int and abs(value) > _MOST:
+        raise InputError("is out of range", field=where, fix=f"write at most {_MOST:,}")
     if not path and isinstance(data, dict):
         del data[name]
     return value
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _placement(item: Any, path: str) -> Placement:
@@ -252,6 +260,10 @@ def _app_cells(item: Any, path: str) -> AppCells:
         if not isinstance(held, list) or not all(type(gpu) is int for gpu in held):
             raise InputError(
                 "is not a list of GPU indices", field=f"{path}.cells[{t}]", fix="write [0, 1, …]"
+            )
+        if held and not -_MOST <= min(held) <= max(held) <= _MOST:
+            raise InputError(
+                "is out of range", field=f"{path}.cells[{t}]", fix="write GPUs of the app's pool"
             )
     return AppCells(app, tuple(tuple(held) for held in cells))
 

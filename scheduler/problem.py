@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,12 +32,21 @@ from tidegrid.files import read_json, write_json
 MAX_GPUS = 1_000_000
 MAX_STEPS = 100_000
 MAX_COUNT = 1_000_000_000
-MAX_CELLS = 200_000_000  # GPUs × steps: beyond it a plan's grid no longer fits in memory
+MAX_CELLS = 50_000_000  # GPUs × steps, lookahead included: beyond it a board no longer fits in memory
 
 Count = Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)]
 Index = Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)]
 Amount = Annotated[StrictInt | StrictFloat, Field(ge=0, le=1e12, allow_inf_nan=False)]
-Id = Annotated[StrictStr, Field(min_length=1)]
+
+
+def _one_line(value: str) -> str:
+    # Ids stand in messages of one line and in files of UTF-8.
+    if any(c < " " or c in "\x7f\x85\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in value):
+        raise InputError(f"{_shown(value)} holds a control character", fix="write an id of one line of text")
+    return value
+
+
+Id = Annotated[StrictStr, Field(min_length=1), AfterValidator(_one_line)]
 
 # What would be right, by field name; the key with the parent's list name wins where both exist.
 _FIXES = {
@@ -91,7 +101,7 @@ def _fix(path: str) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(value, default=str)
     return text if len(text) <= 40 else text[:37] + "…"
 
 
@@ -316,7 +326,8 @@ class Problem(_Record):
                     field=f"apps[{i}].demand",
                     fix=f"write at least {self.steps} values",
                 )
-        if (cells := sum(pool.gpus for pool in self.pools) * self.steps) > MAX_CELLS:
+        longest = max([self.steps, *(len(app.demand) for app in self.apps)])
+        if (cells := sum(pool.gpus for pool in self.pools) * longest) > MAX_CELLS:
             raise InputError(
                 f"{cells:,} cells of GPU and step are more than {MAX_CELLS:,}",
                 field="steps",

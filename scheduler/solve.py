@@ -1,5 +1,6 @@
 """One front for every planner: modes by name, and no plan leaves that the checker has not passed."""
 
+import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -76,10 +77,18 @@ def solve(
     Raises
     ------
     InputError
-        The mode is not known.
+        The mode is not known, or the time limit or the seed is out of range.
     IllegalPlanError
         The planner failed; its plan breaks a rule.
     """
+    if time_limit is not None and not 0 <= time_limit < math.inf:
+        raise InputError(
+            f"{time_limit} is not a length of time", field="time_limit", fix="write seconds, 0 or more"
+        )
+    if not 0 <= seed < 1 << 31:
+        raise InputError(
+            f"{seed} is out of range", field="seed", fix="write a whole number from 0 to 2147483647"
+        )
     plan = _planner(mode)(problem, time_limit=time_limit, seed=seed, **options)
     violations, found = check(problem, plan)
     if violations:

@@ -109,3 +109,22 @@ def test_an_illegal_plan_never_leaves() -> None:
     finally:
         _MODES.pop("careless")
     assert "careless" not in modes()
+
+
+@pytest.mark.parametrize(
+    "options", [{"time_limit": -1.0}, {"time_limit": float("nan")}, {"seed": -1}, {"seed": 1 << 40}]
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"time_limit|seed"):
+        solve(random_problem(1), "fifo", **options)
+
+
+def test_numbers_beyond_any_index_are_refused() -> None:
+    """A plan from elsewhere cannot make the checker overflow."""
+    far = {"job": "a", "pool": "p", "first_gpu": 0, "gpus": -(10**400), "start": 0, "steps": 1}
+    with pytest.raises(InputError, match=r"placements\[0\].gpus: is out of range"):
+        Plan.from_dict({"placements": [far], "apps": []})
+    with pytest.raises(InputError, match=r"apps\[0\].cells\[0\]: is out of range"):
+        Plan.from_dict({"placements": [], "apps": [{"app": "chat", "cells": [[10**30]]}]})
+    with pytest.raises(InputError, match=r"metrics\.value: is not a number"):
+        Plan.from_dict({"placements": [], "apps": [], "metrics": {"value": 10**400}})

@@ -238,3 +238,34 @@ def test_a_block_keeps_to_its_nodes(
 ) -> None:
     """Contiguous, not aligned, unless a node forbids it."""
     assert Pool(id="p", gpus=gpus, node_size=node).allows(first, size) is allowed
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\u2028b", "\ud800", "\x1b[31m"])
+def test_an_id_of_more_than_one_line_is_refused(name: str) -> None:
+    """Ids stand in messages of one line and in UTF-8 files."""
+    with pytest.raises(
+        InputError, match=r"holds a control character|is not what belongs here|not allowed"
+    ) as caught:
+        Problem.from_dict(changed(("jobs", 0, "id"), name))
+    assert str(caught.value).isprintable()
+
+
+def test_a_board_that_no_memory_holds_is_refused() -> None:
+    """The lookahead counts: a demand of a million steps on a million GPUs is no plan."""
+    data = changed(("pools", 0, "gpus"), 1_000_000)
+    data["apps"][0]["demand"] = [1] * 51
+    with pytest.raises(InputError, match="51,000,000 cells of GPU and step are more than 50,000,000"):
+        Problem.from_dict(data)
+
+
+def test_keys_named_like_our_own_attributes_are_kept() -> None:
+    data = {**GOOD, "sha256": "x", "lookahead": 3, "pool_by_id": {}}
+    problem = Problem.from_dict(data)
+    assert problem.to_dict() == data
+    assert (len(problem.sha256), problem.lookahead) == (64, 4)
+
+
+def test_a_problem_can_be_made_of_records() -> None:
+    pool = Pool(id="p", gpus=2)
+    problem = Problem(steps=1, decay=1, shortfall_weight=0, pools=(pool,), jobs=(), apps=())
+    assert Problem.from_dict(problem.to_dict()) == problem
