@@ -31,6 +31,13 @@ def register(app: typer.Typer) -> None:
     app.command("bench", epilog="Example: `tidegrid bench training_heavy --report bench.html`")(bench)
 
 
+def _plain(text: str) -> str:
+    """Text as it stands: an id with brackets is no markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
 def solve(
     problem_file: ProblemFile,
     mode: Annotated[
@@ -63,15 +70,15 @@ def solve(
         table("", _COLUMNS[:-2], [_figures(plan.mode, plan)])
         _print_solver(plan)
         for risk in plan.extra["risks"][:5]:
-            say(f"coverage risk: {risk['text']}")
+            say(f"coverage risk: {_plain(risk['text'])}")
         waiting = [item for item in told if item["state"] == "not in this horizon"]
         if waiting:
             say(f"{len(waiting)} jobs have no start in this horizon; tidegrid explain says why")
         for item in told:
             if item["state"] == "refused":
-                say(f"{item['job']}: {item['reason']}")
+                say(_plain(f"{item['job']}: {item['reason']}"))
         if out is not None:
-            say(f"plan: {out}")
+            say(_plain(f"plan: {out}"))
     raise typer.Exit(REFUSED if any(item["state"] == "refused" for item in told) else DONE)
 
 
@@ -81,7 +88,7 @@ def _print_solver(plan: "Plan") -> None:
         return
     say(f"{solver['status']}: {100 * solver['gap']:.2f} % below the proven bound {solver['bound']:.1f}")
     if solver.get("trouble"):
-        say(f"the solver failed ({solver['trouble']}); this is the best plan without it")
+        say(_plain(f"the solver failed ({solver['trouble']}); this is the best plan without it"))
     if solver.get("gain"):
         say(f"{solver['gain']:+.1f} over the fast plan")
 
@@ -99,7 +106,7 @@ def check(problem_file: ProblemFile, plan_file: PlanFile, json_: JsonFlag = Fals
     else:
         say("legal" if not violations else f"not legal: {len(violations)} violations")
         for line in violations[:20]:
-            say(f"  {line}")
+            say(_plain(f"  {line}"))
         if len(violations) > 20:
             say(f"  … and {len(violations) - 20} more; --json lists all")
         table("", _COLUMNS[:-2], [_figures(plan.mode, plan.with_metrics(figures))])
@@ -140,12 +147,12 @@ def explain(
         return
     for item in told:
         when = "" if item["start"] is None else f", steps {item['start']}–{item['end'] - 1}"
-        say(f"[bold]{item['job']}[/bold] ({item['state']}{when}): {item['reason']}")
+        say(f"[bold]{_plain(item['job'])}[/bold] ({item['state']}{when}): {_plain(item['reason'])}")
         for blocker in item["blockers"]:
-            say(f"  would start sooner without: {blocker['text']}")
+            say(_plain(f"  would start sooner without: {blocker['text']}"))
     for name, label in (("risks", "coverage risk"), ("idle_windows", "idle"), ("surplus", "idle")):
         for item in extra.get(name, []):
-            say(f"{label}: {item['text']}")
+            say(_plain(f"{label}: {item['text']}"))
 
 
 _COLUMNS = [
@@ -156,7 +163,7 @@ _COLUMNS = [
 def _figures(mode: str, plan: "Plan") -> list[str]:
     m = plan.metrics
     return [
-        mode, f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", f"{m['objective']:.1f}",
+        _plain(mode), f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", f"{m['objective']:.1f}",
         f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
     ]  # fmt: skip
 
@@ -207,9 +214,9 @@ def compare(
         if "full" in comparison.plans and "fast" in comparison.plans:
             say(_full_line(comparison))
         for name, reason in refused.items():
-            say(f"{name}: refused: {reason}")
+            say(_plain(f"{name}: refused: {reason}"))
         if report is not None:
-            say(f"report: {report}")
+            say(_plain(f"report: {report}"))
     raise typer.Exit(REFUSED if refused else DONE)
 
 
@@ -265,7 +272,7 @@ def bench(
     if mean is not None:
         say(f"fast against fifo, mean value over the contended scenarios: {100 * mean:+.1f} %")
     if report is not None:
-        say(f"report: {report}")
+        say(_plain(f"report: {report}"))
 
 
 def _write_report(comparisons: "list[Comparison]", title: str, path: Path) -> None:
