@@ -241,7 +241,7 @@ def _items(data: Mapping[str, Any], name: str, path: str, kind: type) -> Any:
 
 
 def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _placement(item: Any, path: str) -> Placement:
