@@ -1,5 +1,6 @@
 """What answers: the champion of each estimator brought up to date, or what stands in for it, flagged."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
@@ -8,7 +9,7 @@ from tidegrid.data import History, as_instant
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import Registry, discover
-from tidegrid.models import ModelStore
+from tidegrid.models import ModelStore, VersionWarning
 from tidegrid.pipeline.backtest import make, one_thread, rows_of, updated
 
 
@@ -119,13 +120,16 @@ def champion_of(
         return None, None, [f"{name}: {error}"]
     for identifier in chain:
         try:
-            bundle = store.load(name, identifier)
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always", VersionWarning)
+                bundle = store.load(name, identifier)
             estimator = kind.from_bundle(bundle)
             window = store.show(name, identifier).manifest["window"]
         except Exception as error:  # whatever is wrong with one version, an older one may answer
             said = str(error) if isinstance(error, TidegridError) else f"{type(error).__name__}: {error}"
             notes.append(f"{name}: version {identifier} does not load ({said})")
             continue
+        notes += [f"{name}: {each.message}" for each in heard]
         if identifier != first:
             notes.append(f"{name}: answers from the earlier champion {identifier}")
         return estimator, None if window is None else as_instant(window[1]), notes

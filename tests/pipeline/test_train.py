@@ -19,7 +19,7 @@ from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
 from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
 from tidegrid.estimators.registry import Failure, Registry, load
-from tidegrid.models import Bundle, ModelStore
+from tidegrid.models import Bundle, ModelStore, VersionWarning, manifest
 from tidegrid.pipeline.backtest import rows_of
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.train import fit_all, load_estimators, train
@@ -284,6 +284,15 @@ class TestLoading:
         loaded, notes = load_estimators(store, registry=registry(Prior))
         assert "KeyError" in notes[0] and notes[-1] == "prior: no champion; it answers from its prior"
         assert list(loaded) == ["prior"]
+
+    def test_other_library_versions_are_told_in_one_line(
+        self, store: ModelStore, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    ) -> None:
+        train(history(), store, now=NOW, registry=registry(Prior))
+        monkeypatch.setattr(manifest, "libraries", lambda: {"numpy": "99.0"})
+        _, notes = load_estimators(store, registry=registry(Prior))
+        assert len(notes) == 1 and "(here 99.0)" in notes[0] and "\n" not in notes[0]
+        assert not [w for w in recwarn if issubclass(w.category, VersionWarning)]
 
     def test_a_plugin_that_does_not_load_is_told(self, store: ModelStore) -> None:
         failure = Failure("absent", "x:Y", "pkg 1", "ModuleNotFoundError: x")
