@@ -10,6 +10,7 @@ from tidegrid.errors import InputError
 from tidegrid.scheduler import BASELINES, Plan, Problem, modes, solve
 
 Step = Callable[[str], None]
+Clock = Callable[[], float]
 
 #: Order of the tables: the two planners, then what clusters run today.
 MODES = ("fast", "full", *BASELINES)
@@ -28,7 +29,7 @@ class Comparison:
     plans
         Plans by mode.
     seconds
-        For each mode the seconds of every run after the first, wall-clock; empty where it ran once.
+        For each mode the seconds of every run after the first; empty where it ran once.
     bound
         Proven upper bound of every legal plan's objective; None where it was not asked for.
     bound_status
@@ -102,6 +103,7 @@ def compare(
     seed: int = 0,
     repeats: int = 0,
     race: bool = False,
+    clock: Clock = time.perf_counter,
     step: Step = lambda text: None,
 ) -> Comparison:
     """Plan a problem with several modes.
@@ -124,6 +126,8 @@ def compare(
         Further timed runs of each mode but ``full``; the first run, which may compile, is never counted.
     race
         Whether to measure CP-SAT's time to the fast plan's objective.
+    clock
+        What counts as time: `time.process_time` on a busy machine.
     step
         Called with a line at each step.
 
@@ -145,7 +149,7 @@ def compare(
         options = {"progress": lambda text: step(f"{name}: {text}")} if mode == "full" else {}
         plans[mode] = solve(problem, mode=mode, time_limit=time_limit, seed=seed, **options)
         if repeats and mode != "full":
-            seconds[mode] = [_timed(problem, mode, seed) for _ in range(repeats)]
+            seconds[mode] = [_timed(problem, mode, seed, clock) for _ in range(repeats)]
     bound, status = None, ""
     if bound_limit is not None:
         step(f"{name}: proven bound")
@@ -153,16 +157,17 @@ def compare(
     ratio, reached = None, False
     if race and "fast" in plans and seconds.get("fast"):
         step(f"{name}: CP-SAT to the same objective")
-        ratio, reached = _race(problem, plans["fast"], statistics.median(seconds["fast"]), time_limit)
+        fast_seconds = statistics.median(seconds["fast"])
+        ratio, reached = _race(problem, plans["fast"], fast_seconds, time_limit, clock)
     return Comparison(name, problem, plans, seconds, bound, status, ratio, reached)
 
 
-def _timed(problem: Problem, mode: str, seed: int) -> float:
+def _timed(problem: Problem, mode: str, seed: int, clock: Clock) -> float:
     # A fresh copy each time: what is cached with a problem would flatter the later runs.
     fresh = Problem.from_dict(problem.to_dict())
-    began = time.perf_counter()
+    began = clock()
     solve(fresh, mode=mode, seed=seed)
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def _bound(problem: Problem, limit: float, full: Plan | None) -> tuple[float, str]:
@@ -177,17 +182,15 @@ def _bound(problem: Problem, limit: float, full: Plan | None) -> tuple[float, st
 
 
 def _race(
-    problem: Problem, fast: Plan, fast_seconds: float, limit: float | None
-) -> tuple[float | None, bool]:
+    problem: Problem, fast: Plan, fast_seconds: float, limit: float | None, clock: Clock
+) -> tuple[float, bool]:
     """CP-SAT's seconds to the fast plan's objective over the fast mode's, and whether it got there."""
-    from tidegrid.scheduler import formal
+    from tidegrid.scheduler.formal import time_to_objective
 
-    measure = getattr(formal, "time_to_objective", None)
-    if measure is None:
-        return None, False
     seconds = 30.0 if limit is None else max(limit, 1.0)
-    taken = measure(problem, fast.metrics["objective"], seconds)
-    return (seconds if taken is None else taken) / fast_seconds, taken is not None
+    began = clock()
+    taken = time_to_objective(problem, fast.metrics["objective"], seconds, clock=clock)
+    return (clock() - began if taken is None else taken) / fast_seconds, taken is not None
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,7 @@ def bench(
     seed: int = 0,
     repeats: int = 21,
     race: bool = True,
+    clock: Clock = time.perf_counter,
     step: Step = lambda text: None,
 ) -> Bench:
     """Run every mode on the seven scenarios; parameters as in `compare`.
@@ -230,7 +234,7 @@ def bench(
         [
             compare(
                 problem, chosen, name=name, time_limit=time_limit, bound_limit=bound_limit, seed=seed,
-                repeats=repeats, race=race, step=step,
+                repeats=repeats, race=race, clock=clock, step=step,
             )
             for name, problem in problems.items()
         ]

@@ -233,7 +233,7 @@ def _items(data: Mapping[str, Any], name: str, path: str, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {list: "a list", int: "a whole number", str: "text"}
         raise InputError(f"{value!r:.40} is not {names[kind]}", field=where, fix=f"write {names[kind]}")
-    if kind is int and abs(value) > _MOST:
+    if isinstance(value, int) and abs(value) > _MOST:
         raise InputError("is out of range", field=where, fix=f"write at most {_MOST:,}")
     if not path and isinstance(data, dict):
         del data[name]
