@@ -33,7 +33,7 @@ def _orders(b: Board) -> np.ndarray:
     )
 
 
-KNOBS = dict(heat=0.1, blink=0.02, tries=6, eject=0.5, near=0.9, mn=8, ma=4, et=6, share=0.5, cool=2.0, noise=0.4)
+KNOBS = dict(heat=0.3, blink=0.1, tries=6, eject=0.5, near=0.9, mn=8, ma=4, et=6, share=0.5, cool=2.0, noise=0.4, apart=0.5)
 
 
 def plan(problem: Problem, *, time_limit: float | None = None, seed: int = 0, rounds: int | None = None, knobs: Any = None, **options: Any) -> Plan:

@@ -168,12 +168,12 @@ def enter(B: Any, S: Any, p: int, a: int, t: int) -> None:
 
 
 @kernel
-def name(B: Any, S: Any, p: int, out: Any, out_at: int) -> Any:
+def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
     """Name the GPUs behind ``S.count``, step by step; returns what the shortfall within the horizon costs.
 
     An app leaves first the GPUs that jobs take soonest, early enough that its cap lets it leave them all
-    in time, and enters those that stay free longest. ``out`` gets the app on each GPU and step where
-    ``out_at`` is not negative. Infinite where a cap cannot be kept.
+    in time, and enters those that stay free longest. ``S.cells`` gets the apps' GPUs if ``keep`` is true, ``out`` the app
+    on each GPU and step where ``out_at`` is not negative. Infinite where a cap cannot be kept.
     """
     words, most = B.pool[p].words, S.words[0]
     first_app, last_app = B.pool[p].app_first, B.pool[p].app_last
@@ -193,6 +193,12 @@ def name(B: Any, S: Any, p: int, out: Any, out_at: int) -> Any:
                 enter(B, S, p, a, t)
             if S.hand[0, a] < B.demand[a, t]:
                 total += B.app[a].price * B.weight[t] * (B.demand[a, t] - S.hand[0, a])
+        if keep:
+            for k in range(words):
+                held = ZERO
+                for a in range(first_app, last_app):
+                    held |= S.hold[a * most + k]
+                S.cells[B.pool[p].row + t * words + k] = held
         if out_at >= 0:
             for a in range(first_app, last_app):
                 for k in range(words):
@@ -210,7 +216,7 @@ def full_penalty(B: Any, S: Any, p: int) -> Any:
     counted = pool_penalty(B, S, p, 0, 0, 0)
     if not B.pool[p].capped:
         return counted
-    total = name(B, S, p, S.none, -1)
+    total = name(B, S, p, False, S.none, -1)
     for t in range(B.steps, B.width):
         if B.step[p, t].wanted > 0:
             total += short_cost(B, p, t, S.used[p, t])
@@ -223,3 +229,15 @@ def swap_turn(S: Any, i: int) -> None:
     first = S.turn[i]
     S.turn[i] = S.turn[i + 1]
     S.turn[i + 1] = first
+
+
+@kernel
+def set_apart(B: Any, S: Any, apart: bool) -> None:
+    """Whether jobs keep off the cells that apps hold in the plan at hand; works them out where it is needed."""
+    S.apart[0] = apart
+    if apart and S.apart[1] != 0:
+        S.apart[1] = 0
+        for p in range(len(B.pool)):
+            if B.pool[p].capped:
+                count_apps(B, S, p, 0, 0, 0)
+                name(B, S, p, True, S.none, -1)

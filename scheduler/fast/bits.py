@@ -107,10 +107,11 @@ def runs(sets: Any, at: int, words: int, log_size: int, legal: Any, legal_at: in
 
 
 @kernel
-def overlap(free: Any, at: int, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
+def overlap(free: Any, shut: Any, apart: bool, at: int, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
     """Sets that stay free for ``length`` rows, for every first row ``low`` … ``high``.
 
-    ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free.
+    ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free. What is
+    in ``shut`` does not count as free if ``apart`` is true.
     The sliding AND costs three operations a row whatever the length (van Herk's blocks).
     """
     last = min(rows, high + length) - 1
@@ -122,6 +123,8 @@ def overlap(free: Any, at: int, words: int, rows: int, length: int, low: int, hi
         place = place_of_last
         for t in range(last, low - 1, -1):
             run &= free[at + t * words + k]
+            if apart:
+                run &= ~shut[at + t * words + k]
             if t <= high:
                 out[t * words + k] = run
             place -= 1
@@ -134,6 +137,8 @@ def overlap(free: Any, at: int, words: int, rows: int, length: int, low: int, hi
             if place == 0:
                 run = ALL
             run &= free[at + t * words + k]
+            if apart:
+                run &= ~shut[at + t * words + k]
             start = t - length + 1
             if start >= low:
                 out[start * words + k] &= run

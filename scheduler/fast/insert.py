@@ -111,7 +111,9 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
             continue
         words, log = B.pool[p].words, B.shape[shape].log
         legal = B.pool[p].legal + log * words
-        overlap(S.free, B.pool[p].row, words, B.steps, length, low, high, S.window)
+        capped = B.pool[p].capped != 0
+        apart = capped and S.apart[0] != 0
+        overlap(S.free, S.cells, apart, B.pool[p].row, words, B.steps, length, low, high, S.window)
         begin, stop = -1, -1
         for start in range(low, high + 1):
             if runs(S.window, start * words, words, log, B.legal, legal):
@@ -121,12 +123,12 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
         if begin < 0:
             continue
         wanted = B.pool[p].app_last > B.pool[p].app_first
-        capped = B.pool[p].capped
         if wanted:
             total = 0.0
             S.sums[begin] = 0.0
             for t in range(begin, min(B.width, stop + length)):
-                if B.step[p, t].wanted > 0:
+                # Jobs that keep off the apps' cells cost nothing within the horizon.
+                if B.step[p, t].wanted > 0 and (not apart or t >= B.steps):
                     used = S.used[p, t]
                     if used + size > B.pool[p].gpus:
                         total += IMPOSSIBLE
@@ -148,7 +150,7 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
             touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop)
             if first < 0 or guess * (1.0 + fit * touch) <= best:
                 continue
-            if not capped:
+            if not capped or apart:
                 gain = guess
             else:
                 # The guess knows no caps; with them apps lose more, and seldom less.

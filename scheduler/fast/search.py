@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, settle, swap_turn
+from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, set_apart, settle, swap_turn
 from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
 from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, uniform, worth
@@ -27,9 +27,11 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
 
 
 @kernel
-def construct(B: Any, S: Any, order: Any, fit: float) -> Any:
-    """Fill an empty board greedily; returns the objective."""
+def construct(B: Any, S: Any, order: Any, fit: float, apart: bool) -> Any:
+    """Fill an empty board greedily, with jobs off the cells that apps then want or not; returns the objective."""
     clear(B, S)
+    S.apart[1] = 1
+    set_apart(B, S, apart)
     for p in range(len(B.pool)):
         S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
     for i in range(len(order)):
@@ -261,10 +263,15 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
     placed = 0
     for j in range(n):
         placed += S.spot[j, 0] >= 0
+    any_capped = False
+    for p in range(len(B.pool)):
+        any_capped |= B.pool[p].capped != 0
+    S.apart[1] = 1
     unit = S.tally[0] / max(1, placed)
     for r in range(rounds):
         if r % TURN_EVERY == 0:
             here += try_turns(B, S)
+        set_apart(B, S, any_capped and uniform(S.rng) < knobs[11])
         temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
         for p in range(len(B.pool)):
             S.tally[p + 1] = 0.0
@@ -335,6 +342,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
             there = objective(B, S)
         if there >= least:
             here = there
+            S.apart[1] = 1
             if here > best * (1.0 + 1e-13) + 1e-13:
                 best = here
                 record(S, best_spots)
@@ -352,11 +360,15 @@ def allocate(B: Any, S: Any, orders: Any, rounds: int, knobs: Any, owners: Any, 
     n = len(B.job)
     best_spots = S.best
     best = -np.inf
+    any_capped = 0
+    for p in range(len(B.pool)):
+        any_capped = max(any_capped, B.pool[p].capped)
     for i in range(len(orders)):
-        found = construct(B, S, orders[i], 0.02)
-        if found > best:
-            best = found
-            record(S, best_spots)
+        for apart in range(1 + any_capped):
+            found = construct(B, S, orders[i], 0.02, apart == 1)
+            if found > best:
+                best = found
+                record(S, best_spots)
     restore(B, S, best_spots)
     if rounds > 0 and n > 0:
         best = improve(B, S, rounds, best_spots, knobs)
@@ -365,5 +377,5 @@ def allocate(B: Any, S: Any, orders: Any, rounds: int, knobs: Any, owners: Any, 
         if B.pool[p].app_last > B.pool[p].app_first:
             count_apps(B, S, p, 0, 0, 0)
             settle(B, S, p)
-            name(B, S, p, owners, owner_at[p])
+            name(B, S, p, False, owners, owner_at[p])
     return best

@@ -36,6 +36,8 @@ class State(NamedTuple):
     hold: np.ndarray  # flat sets: GPUs that each app holds in the step at hand
     run: np.ndarray  # (most words)
     gone: np.ndarray  # (most words)
+    cells: np.ndarray  # flat sets like ``free``: GPUs that apps hold in the plan at hand, where caps matter
+    apart: np.ndarray  # (1) whether jobs keep off these cells; (1) whether the cells are out of date
     none: np.ndarray  # (1) where nothing is written
 
 
@@ -66,6 +68,8 @@ def new_state(board: Any, seed: int) -> State:
         hold=np.zeros(apps * most_words, np.uint64),
         run=np.empty(most_words, np.uint64),
         gone=np.empty(most_words, np.uint64),
+        cells=np.zeros(len(board.base), np.uint64),
+        apart=np.zeros(2, np.int64),
         none=np.zeros(1, np.int32),
     )
 
