@@ -28,10 +28,9 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime import RealtimeEstimator
+from tidegrid.estimators.realtime.backtest import COLUMNS, origins, roll, scales, score
 from tidegrid.estimators.realtime.clean import clean
 
-LEVELS = (0.025, 0.1, 0.5, 0.9, 0.975)
-COLUMNS = [f"q{level}" for level in LEVELS]
 PEERS = ("SeasonalNaive24", "SeasonalNaive168", "MSTL", "AutoTheta", "LightGBM", "CES", "AutoETS")
 EPOCH_H = int(pd.Timestamp("2001-01-01", tz="UTC").timestamp()) // 3600
 HERE = Path(__file__).parent
@@ -106,46 +105,6 @@ def shown(hours: pd.Series, stamp: str) -> pd.Series:
     return pd.to_datetime(hours * 3600, unit="s").dt.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def origins(table: pd.DataFrame, horizon: int, days: int) -> pd.DataFrame:
-    """Return series_id, origin (last hour known), until (last hour to forecast), first (first scored hour)."""
-    rows = []
-    for series, part in table.groupby("series_id", sort=False):
-        last = int(part["hour"].iloc[-1])
-        first = last - 24 * days + 1
-        for start in range(first, last + 1, horizon):
-            rows.append((series, start - 1, min(start + horizon - 1, last), first))
-    return pd.DataFrame(rows, columns=["series_id", "origin", "until", "first"])
-
-
-def utc(hours: pd.Series | np.ndarray) -> pd.Series:
-    """Return whole hours as UTC instants."""
-    return pd.Series(pd.to_datetime(np.asarray(hours) * 3600, unit="s", utc=True))
-
-
-def ours(table: pd.DataFrame, plan: pd.DataFrame, jobs: int) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Forecast every origin with tidegrid; the cost is that of fit and predict."""
-    used, parts = 0.0, []
-    step = plan.groupby("series_id").cumcount()
-    estimator = RealtimeEstimator(n_jobs=jobs)
-    for _, wave in plan.groupby(step):
-        known = table.merge(wave, on="series_id")
-        known = known[known["hour"] <= known["origin"]]
-        ahead = wave.loc[wave.index.repeat(wave["until"] - wave["origin"])]
-        hour = ahead["origin"].to_numpy() + ahead.groupby(level=0).cumcount().to_numpy() + 1
-        X = pd.DataFrame({"unique_id": known["series_id"].to_numpy(), "ds": utc(known["hour"])})
-        future = pd.DataFrame({"unique_id": ahead["series_id"].to_numpy(), "ds": utc(hour)})
-        before = cpu()
-        estimator.fit(X, pd.Series(known["value"].to_numpy()))
-        quantiles = estimator.predict_quantiles(future, LEVELS)
-        used += cpu() - before
-        out = pd.DataFrame(
-            {"series_id": future["unique_id"], "origin": ahead["origin"].to_numpy(), "hour": hour}
-        )
-        out[COLUMNS] = quantiles.to_numpy()
-        parts.append(out)
-    return pd.concat(parts, ignore_index=True), {"cpu_s": used, "peak_mib": peak_mib()}
-
-
 def peak_mib() -> float:
     """Return the peak resident memory of this process; getrusage would give a child its parent's."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -176,7 +135,9 @@ def history_for_peers(table: pd.DataFrame, plan: pd.DataFrame, horizon: int) -> 
         known = raw[: max(0, row.origin - first + 1)][-longest:]
         if len(known) == 0:
             continue
-        values = clean(known).values
+        cleaned = clean(known)
+        # hours before a series' first demand are its history too, to a model that does not know of launches
+        values = np.concatenate([np.nan_to_num(known[: cleaned.offset]), cleaned.values])
         if len(values) < 2 * 24 + horizon:
             continue
         hours = row.origin - len(values) + 1 + np.arange(len(values))
@@ -219,45 +180,6 @@ def peer(
     out = out.merge(keyed, on=["series_id", "cutoff"])
     out[COLUMNS] = out[COLUMNS].clip(lower=0)
     return out.loc[out["hour"] <= out["until"], ["series_id", "origin", "hour", *COLUMNS]], cost
-
-
-def scales(table: pd.DataFrame, plan: pd.DataFrame) -> pd.Series:
-    """Return by series the mean absolute difference between hours a day apart, before the first scored hour."""
-    first = plan.groupby("series_id")["first"].min()
-    before = table[table["hour"] < table["series_id"].map(first)]
-    shifted = before.assign(hour=before["hour"] + 24)
-    pairs = before.merge(shifted, on=["series_id", "hour"], suffixes=("", "_before"))
-    gap = (pairs["value"] - pairs["value_before"]).abs()
-    return gap.groupby(pairs["series_id"]).mean()
-
-
-def score(forecast: pd.DataFrame, actual: pd.DataFrame, scale: pd.Series) -> pd.DataFrame:
-    """Return the measures of each series; a series without a scale has NaN where one is needed."""
-    both = forecast.merge(actual, on=["series_id", "hour"]).dropna(subset=["value"])
-    y, unit = both["value"].to_numpy(), both["series_id"].map(scale).to_numpy(dtype=float)
-    unit = np.where(unit > 0, unit, np.nan)
-    q = both[COLUMNS].to_numpy()
-    gone = np.abs(y - q[:, 2])
-    over = y[:, None] - q
-    tau = np.array(LEVELS)
-    pinball = np.maximum(tau * over, (tau - 1) * over)
-    low, high = q[:, 0], q[:, 4]
-    interval = (high - low) + 40.0 * (np.maximum(low - y, 0) + np.maximum(y - high, 0))
-    total = np.abs(y) + np.abs(q[:, 2])
-    rows = pd.DataFrame(
-        {
-            "series_id": both["series_id"],
-            "MASE": gone / unit,
-            "sMAPE": np.where(total > 0, 200 * gone / np.where(total > 0, total, 1), 0.0),
-            "pinball": pinball[:, 1:4].mean(axis=1) / unit,
-            "pinball5": pinball.mean(axis=1) / unit,
-            "MSIS": interval / unit,
-            "cover80": (y >= q[:, 1]) & (y <= q[:, 3]),
-            "cover95": (y >= low) & (y <= high),
-            "bias": (q[:, 2] - y) / unit,
-        }
-    )
-    return rows.groupby("series_id", sort=False).mean()
 
 
 def table_of(results: dict[str, pd.DataFrame], costs: dict[str, dict[str, float]]) -> str:
@@ -374,8 +296,9 @@ def run(arguments: argparse.Namespace) -> None:
     toy = pd.DataFrame(
         {"series_id": "toy", "hour": np.arange(800) + EPOCH_H, "value": 10.0 + np.arange(800) % 24}
     )
-    ours(toy, origins(toy, 24, 1), 1)
-    forecast, cost = ours(table, plan, arguments.jobs)
+    roll(toy, origins(toy, 24, 1), RealtimeEstimator())
+    forecast, used = roll(table, plan, RealtimeEstimator(n_jobs=arguments.jobs), cpu)
+    cost = {"cpu_s": used, "peak_mib": peak_mib()}
     forecast = forecast.merge(actual[["series_id", "hour"]], on=["series_id", "hour"])
     if arguments.predictions:
         out = forecast.assign(origin=shown(forecast["origin"], stamp))
@@ -389,7 +312,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
         out[stamp] = shown(hours, stamp)
         out[["series_id", "origin", stamp, *COLUMNS]].to_csv(arguments.predictions, index=False)
-    results = {"tidegrid": score(forecast, actual, scale)}
+    forecasts = {"tidegrid": forecast}
     costs = {"tidegrid": cost}
     if arguments.peers:
         python = peers_python(arguments)
@@ -397,8 +320,13 @@ def run(arguments: argparse.Namespace) -> None:
         for name in arguments.peers.split(","):
             began = time.perf_counter()
             found, costs[name] = peer(name, python, history, plan, horizon)
-            results[name] = score(found, actual, scale)
+            forecasts[name] = found
             print(f"  {name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    # all are scored on the hours that all have forecast
+    hours = forecast[["series_id", "origin", "hour"]]
+    for found in forecasts.values():
+        hours = hours.merge(found[["series_id", "origin", "hour"]])
+    results = {name: score(found.merge(hours), actual, scale) for name, found in forecasts.items()}
     common = set.intersection(*(set(result.dropna(subset=["MASE"]).index) for result in results.values()))
     left = plan["series_id"].nunique() - len(common)
     print(

@@ -1,0 +1,255 @@
+"""``forecast``: the demand of realtime apps, as a table, a file and a picture; ``forecast backtest``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tidegrid.app.common import JsonFlag, print_json, progress, say, table
+from tidegrid.errors import InputError
+
+Traffic = Annotated[
+    Path, typer.Argument(help="Hourly traffic (series_id, timestamp or hour, value), or a site's folder.")
+]
+Series = Annotated[
+    list[str] | None, typer.Option("--series", "-s", help="Only this series; may be given several times.")
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(
+        "--timezone",
+        help="IANA zone whose wall clock demand follows, and of times that carry none; default UTC.",
+    ),
+]
+Country = Annotated[
+    str | None, typer.Option("--country", help="ISO 3166 code of the public holidays to use; default none.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Series to learn at once.")]
+
+
+class _Group(TyperGroup):
+    """``forecast FILE`` is short for ``forecast run FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default command's name before arguments that begin with no command."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        cls=_Group,
+        name="forecast",
+        help="Forecast the demand of realtime apps: `tidegrid forecast traffic.csv --picture demand.png`.",
+        epilog="Example: `tidegrid forecast traffic.csv --hours 48 --units-per-gpu-hour 5000 --swap-cap 2`",
+        no_args_is_help=True,
+    )
+    group.command("run", epilog="Example: `tidegrid forecast traffic.csv --hours 48 --picture demand.png`")(
+        forecast
+    )
+    group.command("backtest", epilog="Example: `tidegrid forecast backtest traffic.csv --last-days 7`")(
+        backtest
+    )
+    app.add_typer(group, name="forecast")
+
+
+def forecast(
+    traffic: Traffic,
+    series: Series = None,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=168, help="Hours to look ahead.")] = 24,
+    timezone: Zone = None,
+    country: Country = None,
+    quantile: Annotated[
+        float,
+        typer.Option("--quantile", min=0.01, max=0.99, help="Quantile of demand that GPUs are held for."),
+    ] = 0.9,
+    units: Annotated[
+        float | None, typer.Option("--units-per-gpu-hour", help="Demand that one GPU serves in an hour.")
+    ] = None,
+    replica: Annotated[int, typer.Option("--gpus-per-replica", min=1, help="GPUs that serve together.")] = 1,
+    least: Annotated[int, typer.Option("--min-replicas", min=0, help="Replicas that always stay.")] = 0,
+    load: Annotated[
+        float, typer.Option("--target-load", min=0.01, max=1.0, help="Part of the capacity to use.")
+    ] = 1.0,
+    cap: Annotated[
+        int | None, typer.Option("--swap-cap", min=0, help="GPUs that may come or go an hour.")
+    ] = None,
+    held: Annotated[int, typer.Option("--held", min=0, help="GPUs held now.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the quantiles here, CSV.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw the first series here, PNG.")
+    ] = None,
+    jobs: Jobs = 1,
+    json_: JsonFlag = False,
+) -> None:
+    """Forecast demand with its band, and the GPUs that it needs under the swap cap."""
+    import pandas as pd
+
+    from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
+
+    levels = tuple(sorted({0.025, 0.1, 0.5, 0.9, 0.975, quantile}))
+    capacity = (
+        None
+        if units is None
+        else Capacity(units, gpus_per_replica=replica, min_replicas=least, target_load=load)
+    )
+    with progress("reading traffic", quiet=json_) as step:
+        history = _history(traffic, series, timezone)
+        step(f"learning {history['series_id'].nunique()} series")
+        X = history.rename(columns={"series_id": "unique_id", "timestamp": "ds"})
+        estimator = RealtimeEstimator(timezone=timezone or "UTC", country=country, n_jobs=jobs)
+        estimator.fit(X[["unique_id", "ds"]], X["value"])
+        rows = []
+        for name, last in history.groupby("series_id")["timestamp"].max().items():
+            ds = pd.date_range(last + pd.Timedelta(hours=1), periods=hours, freq="h")
+            rows.append(pd.DataFrame({"unique_id": name, "ds": ds}))
+        ahead = pd.concat(rows, ignore_index=True)
+        result = ahead.join(estimator.predict_quantiles(ahead, levels)).assign(basis=estimator.basis(ahead))
+        if capacity is not None:
+            result["gpus"] = capacity.gpus(result[quantile])
+            curves = [
+                pd.Series(gpu_curve(part[quantile], capacity, swap_cap=cap, held=held), index=part.index)
+                for _, part in result.groupby("unique_id", sort=False)
+            ]
+            result["gpus_ramped"] = pd.concat(curves)
+        report = estimator.report()
+    named = result.rename(columns={level: f"q{level}" for level in levels})
+    if out is not None:
+        from tidegrid.files import writing
+
+        with writing(out) as aside:
+            named.to_csv(aside, index=False)
+    if picture is not None:
+        _draw(picture, history, result, levels, quantile)
+    if json_:
+        print_json({"forecast": named.to_dict("records"), "series": report.reset_index().to_dict("records")})
+        return
+    _print(result, report, quantile, capacity is not None)
+    for path in (out, picture):
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def backtest(
+    traffic: Traffic,
+    series: Series = None,
+    horizon: Annotated[
+        int, typer.Option("--horizon", min=1, max=168, help="Hours ahead of each forecast.")
+    ] = 24,
+    last_days: Annotated[
+        int, typer.Option("--last-days", min=1, help="Days at the end that are scored.")
+    ] = 7,
+    timezone: Zone = None,
+    country: Country = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write every forecast here, CSV.")] = None,
+    jobs: Jobs = 1,
+    json_: JsonFlag = False,
+) -> None:
+    """Forecast the last days again from origins that knew nothing after them, and measure the errors."""
+    from tidegrid.estimators.realtime import RealtimeEstimator
+    from tidegrid.estimators.realtime.backtest import instants, origins, roll, scales, score
+    from tidegrid.estimators.realtime.localtime import utc_hours
+
+    with progress("reading traffic", quiet=json_) as step:
+        history = _history(traffic, series, timezone)
+        hourly = history.assign(hour=utc_hours(history["timestamp"]))[["series_id", "hour", "value"]]
+        step("forecasting from past origins")
+        plan = origins(hourly, horizon, last_days)
+        estimator = RealtimeEstimator(timezone=timezone or "UTC", country=country, n_jobs=jobs)
+        forecasts, seconds = roll(hourly, plan, estimator)
+        measures = score(forecasts, hourly, scales(hourly, plan))
+    if out is not None:
+        from tidegrid.files import writing
+
+        with writing(out) as aside:
+            named = forecasts.assign(
+                origin=instants(forecasts["origin"]).to_numpy(), hour=instants(forecasts["hour"]).to_numpy()
+            )
+            named.to_csv(aside, index=False)
+    if json_:
+        rows = measures.reset_index().astype(object).where(measures.reset_index().notna(), None)
+        print_json({"series": rows.to_dict("records"), "cpu_s": seconds})
+        return
+    rows_text = [
+        [str(key), *(_number(m[c]) for c in ("MASE", "sMAPE", "pinball", "MSIS")), _percent(m["cover80"]),
+         _percent(m["cover95"]), _number(m["bias"])]
+        for key, m in measures.iterrows()
+    ]  # fmt: skip
+    mean = measures.mean()
+    rows_text.append(
+        ["mean", *(_number(mean[c]) for c in ("MASE", "sMAPE", "pinball", "MSIS")), _percent(mean["cover80"]),
+         _percent(mean["cover95"]), _number(mean["bias"])]
+    )  # fmt: skip
+    head = ["series", "MASE", "sMAPE", "pinball", "MSIS", "in 80 %", "in 95 %", "bias"]
+    table(f"last {last_days} days, {horizon} h ahead, refitted at each origin", head, rows_text)
+    if out is not None:
+        say(f"wrote {out}")
+
+
+def _history(traffic: Path, series: list[str] | None, timezone: str | None) -> Any:
+    from tidegrid.data import read_traffic
+
+    if traffic.is_dir():
+        found = [traffic / name for name in ("traffic.csv", "traffic.parquet") if (traffic / name).is_file()]
+        if not found:
+            raise InputError(
+                "holds no traffic.csv or traffic.parquet", file=traffic, fix="name the traffic file"
+            )
+        traffic = found[0]
+    history = read_traffic(traffic, timezone=timezone)
+    if series:
+        known = set(history["series_id"].astype(str))
+        for name in series:
+            if name not in known:
+                shown = ", ".join(sorted(known)[:5])
+                raise InputError(
+                    f"there is no series {name!r}", file=traffic, field="--series", fix=f"use one of {shown}"
+                )
+        history = history[history["series_id"].astype(str).isin(series)]
+    return history
+
+
+def _print(result: Any, report: Any, quantile: float, gpus: bool) -> None:
+    rows = []
+    for name, part in result.groupby("unique_id", sort=False):
+        peak = part[0.5].idxmax()
+        row = [str(name), _number(part[0.5].mean()), _number(part[0.5].max()), _number(part[0.1].loc[peak])]
+        row += [_number(part[0.9].loc[peak]), f"{part['ds'].loc[peak]:%a %H:%M}"]
+        if gpus:
+            row += [f"{part['gpus'].min()}–{part['gpus'].max()}", f"{int(part['gpus_ramped'].sum())}"]
+        rows.append([*row, str(report.loc[str(name), "basis"])])
+    head = ["series", "mean", "peak", "10 %", "90 %", "peak at (UTC)"]
+    head += [f"GPUs at {quantile:g}", "GPU-hours"] if gpus else []
+    table("", [*head, "basis"], rows)
+
+
+def _draw(
+    path: Path, history: Any, result: Any, levels: tuple[float, ...], quantile: float, zone: str
+) -> None:
+    from tidegrid.app.pictures import demand_png
+
+    name = str(result["unique_id"].iloc[0])
+    part = result[result["unique_id"] == name].set_index("ds")
+    past = history[history["series_id"].astype(str) == name].set_index("timestamp")["value"].iloc[-14 * 24 :]
+    needed = "gpus" in part
+    demand_png(
+        past,
+        part[list(levels)],
+        path,
+        f"{name}: demand an hour and its forecast",
+        part["gpus"] if needed else None,
+        part["gpus_ramped"] if needed else None,
+    )
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
