@@ -1,0 +1,265 @@
+"""The rolling allocator in a replay: planned again at every arrival and end, forecasts renewed each hour."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidegrid.pipeline.estimates import LEVELS, interpolate
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay.oracles import Demand, Durations, remaining_hours
+from tidegrid.pipeline.replay.queues import find_block
+from tidegrid.pipeline.replay.world import HOUR, World
+from tidegrid.scheduler import Problem, solve
+from tidegrid.swaps import ramp
+
+MINUTE = 60.0
+CANDIDATES = 120
+"""Waiting jobs that one plan looks at, the best by priority and length: more would not start in its first step."""
+
+
+@dataclass
+class Outcome:
+    """What a policy did.
+
+    Attributes
+    ----------
+    start : ndarray of shape (jobs,)
+        Seconds; infinity for a job that did not start.
+    held : ndarray of shape (apps, hours)
+        GPUs that each app held, averaged over the hour.
+    unmet : ndarray of shape (apps, hours)
+        GPU-hours of demand that were not served.
+    swaps
+        GPUs that entered or left an app.
+    eta : ndarray of shape (jobs, 3)
+        Expected end in seconds at 0.1, 0.5 and 0.9, told when the job started; NaN where it did not.
+    plans
+        Plans made.
+    """
+
+    start: np.ndarray
+    held: np.ndarray
+    unmet: np.ndarray
+    swaps: int = 0
+    eta: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
+    plans: int = 0
+
+
+class Rolling:
+    """The rolling allocator.
+
+    Parameters
+    ----------
+    world
+        What happens.
+    durations, demand
+        What the planner is told.
+    policy
+        The planner's knobs.
+    rounds
+        Rounds of the fast planner's search at each plan.
+    shortness
+        How much a short job is preferred: the planner's priority is priority · hours ** -shortness.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        durations: Durations,
+        demand: Demand | None,
+        policy: Policy,
+        rounds: int = 0,
+        shortness: float = 0.2,
+    ) -> None:
+        self.world, self.durations, self.demand, self.policy = world, durations, demand, policy
+        self.rounds, self.shortness = rounds, shortness
+        n, apps = len(world.jobs), len(world.apps)
+        self.start = np.full(n, np.inf)
+        self.first = np.full(n, -1, np.int64)
+        self.busy = np.zeros(world.gpus, np.bool_)
+        self.held: list[list[int]] = [[] for _ in range(apps)]
+        self.budget = [0] * apps
+        self.waiting: list[int] = []
+        self.running: list[int] = []
+        self.curve = np.zeros((apps, 0), np.int64)
+        self.hour = -1
+        self.outcome = Outcome(
+            self.start,
+            np.zeros((apps, world.hours)),
+            np.zeros((apps, world.hours)),
+            eta=np.full((n, 3), np.nan),
+        )
+        self.true = world.demand()
+        self.told_until = 0.0
+
+    def run(self) -> Outcome:
+        """Play the trace to the replay's end."""
+        world = self.world
+        n, arrived = len(world.jobs), 0
+        end = np.full(n, np.inf)
+        while True:
+            upcoming = [(self.hour + 1) * HOUR]
+            if arrived < n:
+                upcoming.append(float(world.submit_s[arrived]))
+            if self.running:
+                upcoming.append(float(min(end[j] for j in self.running)))
+            now = min(upcoming)
+            if now >= world.end_s:
+                break
+            self._serve(now)
+            # events inside a minute are taken together
+            now = (
+                min(np.ceil(now / MINUTE) * MINUTE, (self.hour + 1) * HOUR)
+                if now < (self.hour + 1) * HOUR
+                else now
+            )
+            over = [j for j in self.running if end[j] <= now]
+            if over:
+                for j in over:
+                    self.busy[self.first[j] : self.first[j] + world.block[j]] = False
+                gone = set(over)
+                self.running = [j for j in self.running if j not in gone]
+                self.durations.ended(np.array(over), now)
+            new = []
+            while arrived < n and world.submit_s[arrived] <= now:
+                if world.block[arrived] <= world.gpus:
+                    new.append(arrived)
+                arrived += 1
+            if new:
+                self.durations.arrived(np.array(new), now)
+                self.waiting += new
+            tick = now >= (self.hour + 1) * HOUR
+            if tick:
+                self._tick(now)
+            if tick or ((new or over) and self._can_start(new, bool(over))):
+                for j in self._plan(now, tick):
+                    end[j] = now + world.duration_s[j]
+        self._serve(world.end_s)
+        return self.outcome
+
+    def _tick(self, now: float) -> None:
+        self.hour = int(now // HOUR)
+        if self.waiting:
+            self.durations.renew(np.array(self.waiting), now)
+        if self.demand is not None:
+            self.curve = self.demand.gpus(self.hour)
+        self.budget = [self.world.gpus if app.swap_cap is None else app.swap_cap for app in self.world.apps]
+
+    def _can_start(self, new: list[int], freed: bool) -> bool:
+        """Whether some waiting job fits a block that is free now: where none does, no plan could start one."""
+        taken = self.busy.copy()
+        for cells in self.held:
+            taken[cells] = True
+        candidates = self.waiting if freed else new
+        if not candidates:
+            return False
+        smallest = int(self.world.block[candidates].min())
+        node = self.world.node_size or self.world.gpus
+        return bool(find_block(taken, smallest, node) >= 0)
+
+    def _plan(self, now: float, tick: bool) -> list[int]:
+        """Plan, and commit step 0: return the jobs that start."""
+        problem, chosen = self._problem(now)
+        plan = solve(problem, "fast", rounds=self.rounds)
+        self.outcome.plans += 1
+        keep: set[int] = set()
+        for k, entry in enumerate(plan.apps):
+            cells = sorted(entry.cells[0])
+            swaps = len(set(cells) ^ set(self.held[k]))
+            if swaps and swaps <= self.budget[k]:
+                self.budget[k] -= swaps
+                self.outcome.swaps += swaps
+                self.held[k] = cells
+            keep.update(self.held[k])
+        started = []
+        for p in plan.placements:
+            if p.start == 0 and p.job in chosen:
+                j = chosen[p.job]
+                block = range(p.first_gpu, p.first_gpu + p.gpus)
+                if keep.isdisjoint(block):
+                    started.append(j)
+                    self.start[j] = now
+                    self.first[j] = p.first_gpu
+                    self.busy[p.first_gpu : p.first_gpu + p.gpus] = True
+        if started:
+            told = self.durations.hours[started][:, [LEVELS.index(level) for level in (0.1, 0.5, 0.9)]]
+            self.outcome.eta[started] = now + told * HOUR
+            gone = set(started)
+            self.waiting = [j for j in self.waiting if j not in gone]
+            self.running += started
+        return started
+
+    def _problem(self, now: float) -> tuple[Problem, dict[str, int]]:
+        world, policy = self.world, self.policy
+        step_h = policy.step_minutes / 60
+        running = np.array(self.running, np.int64)
+        jobs: list[dict[str, Any]] = []
+        if len(running):
+            elapsed = (now - self.start[running]) / HOUR
+            rest = remaining_hours(
+                self.durations.hours[running], np.array(LEVELS), elapsed, policy.job_quantile
+            )
+            steps = np.maximum(1, np.ceil(rest / step_h - 1e-9)).astype(int)
+            for j, left in zip(self.running, steps.tolist(), strict=True):
+                block = {"pool": "gpus", "gpus": int(world.block[j])}
+                jobs.append(
+                    {
+                        "id": f"r{j}", "kind": "training", "priority": int(world.priority[j]), "order": j,
+                        "shapes": [], "running": {**block, "first_gpu": int(self.first[j]), "remaining": left},
+                    }
+                )  # fmt: skip
+        waiting = np.array(self.waiting, np.int64)
+        chosen: dict[str, int] = {}
+        if len(waiting):
+            hours = interpolate(self.durations.hours[waiting], policy.job_quantile)
+            weight = world.priority[waiting] * np.maximum(hours, MINUTE / HOUR) ** -self.shortness
+            best = np.lexsort((waiting, -weight))[:CANDIDATES]
+            steps = np.maximum(1, np.ceil(hours[best] / step_h - 1e-9)).astype(int)
+            for k, length in zip(best, steps.tolist(), strict=True):
+                j = int(waiting[k])
+                chosen[f"w{j}"] = j
+                shape = {"pool": "gpus", "gpus": int(world.block[j]), "steps": length}
+                jobs.append(
+                    {
+                        "id": f"w{j}", "kind": "training", "priority": float(weight[k]), "order": j,
+                        "shapes": [shape], "requested": 0,
+                    }
+                )  # fmt: skip
+        total = policy.steps + policy.lookahead_steps
+        hour = ((now / HOUR + np.arange(total) * step_h) - self.hour).astype(int)
+        hour = np.minimum(hour, max(0, self.curve.shape[1] - 1))
+        apps = []
+        for k, app in enumerate(world.apps):
+            need = ramp(self.curve[k][hour].tolist(), app.swap_cap, len(self.held[k]), patience=1)
+            apps.append(
+                {
+                    "id": app.id, "pool": "gpus", "priority": app.priority, "demand": need,
+                    "swap_cap": app.swap_cap, "held": self.held[k],
+                }
+            )  # fmt: skip
+        return (
+            Problem.from_dict(
+                {
+                    "version": 1, "start": None, "step_minutes": policy.step_minutes, "steps": policy.steps,
+                    "decay": policy.decay, "shortfall_weight": policy.shortfall_weight,
+                    "pools": [{"id": "gpus", "gpus": world.gpus, "node_size": world.node_size}],
+                    "jobs": jobs, "apps": apps,
+                }
+            ),
+            chosen,
+        )  # fmt: skip
+
+    def _serve(self, until: float) -> None:
+        """Account for what apps held since the last event."""
+        at = self.told_until
+        while at < until:
+            hour = int(at // HOUR)
+            stop = min(until, (hour + 1) * HOUR)
+            share = (stop - at) / HOUR
+            for k in range(len(self.world.apps)):
+                held = len(self.held[k])
+                self.outcome.held[k, hour] += held * share
+                self.outcome.unmet[k, hour] += max(0, int(self.true[k, hour]) - held) * share
+            at = stop
+        self.told_until = max(self.told_until, until)

@@ -1,0 +1,210 @@
+"""Policies side by side on the same events, one process a policy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidegrid.errors import InputError
+from tidegrid.pipeline.estimates import LEVELS
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay.closedloop import Outcome, Rolling
+from tidegrid.pipeline.replay.measures import measure
+from tidegrid.pipeline.replay.oracles import (
+    Demand,
+    Durations,
+    ForecastDemand,
+    ForecastDurations,
+    MedianDurations,
+    PeakDemand,
+    PerfectDemand,
+    PerfectDurations,
+)
+from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
+from tidegrid.pipeline.replay.world import HOUR, World
+
+AGE_WEIGHT = 1.0 / (7 * 24 * HOUR)
+"""Slurm's age factor rises from 0 to 1 in seven days (``PriorityMaxAge``); here it weighs as much as the whole range of
+priorities, 1 to 10."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A policy's outcome and figures on one world."""
+
+    policy: str
+    outcome: Outcome
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """A baseline: a queue's mode, its order, and what it plans with."""
+
+    mode: int
+    order: str = "arrival"
+    estimate: str = "forecast"
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A rolling allocator: what it is told."""
+
+    durations: str = "forecast"
+    demand: str = "forecast"
+
+
+POLICIES: dict[str, _Queue | _Loop] = {
+    "fifo": _Queue(STRICT),
+    "fifo_backfill": _Queue(CONSERVATIVE),
+    "fifo_backfill_limits": _Queue(CONSERVATIVE, estimate="limit"),
+    "easy": _Queue(EASY),
+    "easy_limits": _Queue(EASY, estimate="limit"),
+    "easy_perfect": _Queue(EASY, estimate="perfect"),
+    "easy_priority": _Queue(EASY, "priority"),
+    "easy_priority_limits": _Queue(EASY, "priority", "limit"),
+    "sjf": _Queue(EASY, "length"),
+    "sjf_perfect": _Queue(EASY, "length", "perfect"),
+    "rolling": _Loop(),
+    "rolling_perfect": _Loop("perfect", "perfect"),
+    "rolling_perfect_durations": _Loop("perfect", "forecast"),
+    "rolling_perfect_demand": _Loop("forecast", "perfect"),
+    "rolling_medians": _Loop("medians", "forecast"),
+    "rolling_peak": _Loop("forecast", "peak"),
+}
+"""Policies by name. Baselines reserve realtime's peak; ``_limits`` plan with the requested time limits,
+``_perfect`` with the truth, the others with our estimates. ``rolling`` is the allocator with our forecasts; its
+variants swap one part."""
+
+
+def replay(
+    world: World,
+    policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
+    policy: Policy | None = None,
+    *,
+    rounds: int = 0,
+    shortness: float = 0.2,
+    jobs: int = 1,
+    backend: str | None = None,
+) -> list[Result]:
+    """Replay a world under several policies.
+
+    Parameters
+    ----------
+    world
+        What really happens.
+    policies
+        Names of :data:`POLICIES`.
+    policy
+        The rolling allocator's knobs.
+    rounds
+        Rounds of the fast planner's search at each plan.
+    shortness
+        How much the rolling allocator prefers short jobs; see :class:`Rolling`.
+    jobs
+        Processes, as in joblib.
+    backend
+        A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
+        Ray where it is registered.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown.
+    """
+    from joblib import Parallel, delayed, parallel_config
+
+    for name in policies:
+        if name not in POLICIES:
+            raise InputError(
+                f"{name!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
+            )
+    tasks = [delayed(run_one)(world, name, policy, rounds, shortness) for name in policies]
+    if backend is None:
+        return list(Parallel(n_jobs=jobs)(tasks))
+    with parallel_config(backend=backend):
+        return list(Parallel(n_jobs=jobs)(tasks))
+
+
+def run_one(
+    world: World, name: str, policy: Policy | None = None, rounds: int = 0, shortness: float = 0.2
+) -> Result:
+    """Replay a world under one policy."""
+    kind = POLICIES[name]
+    if isinstance(kind, _Queue):
+        outcome = _queue(world, kind)
+    else:
+        knobs = policy or Policy()
+        durations = _durations(world, kind.durations)
+        demand = _demand(world, kind.demand, knobs) if world.apps else None
+        outcome = Rolling(world, durations, demand, knobs, rounds, shortness).run()
+    return Result(name, outcome, measure(world, outcome))
+
+
+def _durations(world: World, what: str) -> Durations:
+    if what == "perfect":
+        return PerfectDurations(world)
+    return MedianDurations(world) if what == "medians" else ForecastDurations(world)
+
+
+def _demand(world: World, what: str, policy: Policy) -> Demand:
+    if what == "perfect":
+        return PerfectDemand(world)
+    return PeakDemand(world) if what == "peak" else ForecastDemand(world, policy.demand_quantile)
+
+
+def _queue(world: World, kind: _Queue) -> Outcome:
+    peak = world.demand().max(axis=1) if world.apps else np.zeros(0, np.int64)
+    estimate = estimates(world, kind.estimate)
+    key = {
+        "arrival": np.arange(len(world.jobs), dtype=float),
+        "length": estimate,
+        # all ages grow alike, so the order of multifactor priorities never changes while jobs wait
+        "priority": -(world.priority - 1) / 9 + world.submit_s * AGE_WEIGHT,
+    }[kind.order]
+    start = simulate(
+        world.submit_s,
+        world.duration_s,
+        estimate,
+        world.block,
+        key,
+        world.gpus - int(peak.sum()),
+        world.node_size or world.gpus,
+        kind.mode,
+        world.end_s,
+    )
+    held = np.repeat(peak[:, None].astype(float), world.hours, axis=1)
+    return Outcome(start, held, np.zeros_like(held))
+
+
+def estimates(world: World, what: str) -> np.ndarray:
+    """Return what a queue plans with, in seconds: the truth, the requested limits, or our medians.
+
+    Our medians for a baseline are told as of each submit, as if every job before had started at once: a baseline is
+    given more than it could know, never less.
+
+    Raises
+    ------
+    InputError
+        Limits are asked for and the trace has none.
+    """
+    if what == "perfect":
+        return world.duration_s
+    if what == "limit":
+        if np.isnan(world.limit_s).all():
+            raise InputError(
+                "the trace has no requested time limits", field="policy", fix="use a policy without _limits"
+            )
+        return np.where(np.isnan(world.limit_s), np.nanmax(world.limit_s), world.limit_s)
+    import pandas as pd
+
+    from tidegrid.data import request_features
+    from tidegrid.estimators.recurring import RecurringJobEstimator
+
+    hours = pd.Series(world.duration_s / HOUR)
+    known = world.jobs["submit_time"] + pd.to_timedelta(world.duration_s, unit="s")
+    told = RecurringJobEstimator(outcome="occupancy").replay(
+        request_features(world.jobs), hours, (LEVELS[5],), known_at=known
+    )
+    return np.fmin(told.to_numpy()[:, 0] * HOUR, world.limit_s)

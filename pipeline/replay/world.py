@@ -1,0 +1,224 @@
+"""What really happens in a replay: jobs with their true durations, and true demand by the hour."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.data import block_size, read_jobs, read_traffic
+from tidegrid.errors import InputError
+from tidegrid.pipeline.tracesite import user_priority
+
+HOUR = 3600.0
+WARM_UP_HOURS = 14 * 24
+"""Hours of traffic before a replay's start that its forecaster may look at: two weeks, the shortest weekly history."""
+
+
+@dataclass(frozen=True)
+class RealtimeApp:
+    """An app of a replay.
+
+    Parameters
+    ----------
+    id
+        Its name.
+    priority
+        1 to 10.
+    swap_cap
+        GPUs that may enter or leave an hour; None for no cap.
+    traffic
+        Units an hour, ``WARM_UP_HOURS`` before the start and then the whole replay; NaN is a collection gap.
+    units_per_gpu
+        Units an hour that one GPU serves.
+    """
+
+    id: str
+    priority: int
+    swap_cap: int | None
+    traffic: np.ndarray
+    units_per_gpu: float
+
+    def gpus(self) -> np.ndarray:
+        """Return the GPUs truly needed in each hour of the replay; a gap needs what the hour before it needed."""
+        filled = pd.Series(self.traffic).ffill().fillna(0.0).to_numpy()[WARM_UP_HOURS:]
+        return np.ceil(filled / self.units_per_gpu - 1e-9).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class World:
+    """A trace to replay on one pool.
+
+    Parameters
+    ----------
+    start
+        Instant of second 0, UTC.
+    gpus, node_size
+        The pool.
+    jobs
+        Job history in the documented schema, sorted by submit time, fresh index.
+    submit_s, duration_s
+        Seconds from ``start``, and the true seconds that each job runs.
+    block
+        GPUs of each job's block, a power of two.
+    priority
+        1 to 10, by user.
+    limit_s
+        The requested time limit in seconds, NaN where the trace has none.
+    apps
+        Realtime apps.
+    end_s
+        Where the replay ends.
+    """
+
+    start: pd.Timestamp
+    gpus: int
+    node_size: int | None
+    jobs: pd.DataFrame
+    submit_s: np.ndarray
+    duration_s: np.ndarray
+    block: np.ndarray
+    priority: np.ndarray
+    limit_s: np.ndarray
+    apps: tuple[RealtimeApp, ...]
+    end_s: float
+
+    @property
+    def hours(self) -> int:
+        """Hours of the replay, the last one begun included."""
+        return int(np.ceil(self.end_s / HOUR - 1e-9))
+
+    def demand(self) -> np.ndarray:
+        """Return the true GPUs of each app in each hour, shape (apps, hours)."""
+        return np.array([app.gpus()[: self.hours] for app in self.apps], np.int64).reshape(-1, self.hours)
+
+    def without_apps(self) -> "World":
+        """Return the same jobs on the same pool, alone."""
+        return replace(self, apps=())
+
+    def equal_priorities(self) -> "World":
+        """Return the same world with every priority 5."""
+        return replace(self, priority=np.full_like(self.priority, 5))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that a policy is measured on."""
+        h = hashlib.sha256()
+        for array in (self.submit_s, self.duration_s, self.block, self.priority, self.demand()):
+            h.update(np.ascontiguousarray(array).tobytes())
+        return h.hexdigest()
+
+
+def world_from_traces(
+    jobs: str | Path | pd.DataFrame,
+    traffic: str | Path | None,
+    *,
+    gpus: int,
+    node_size: int | None = 8,
+    series: Sequence[str] = (),
+    realtime_share: float = 0.25,
+    swap_cap: int | None = None,
+    realtime_priority: int = 8,
+    days: float | None = None,
+    timezone: str = "UTC",
+    seed: int = 0,
+) -> World:
+    """Make a world from a job trace and hourly traffic.
+
+    Jobs wider than the pool are left out; GPU counts are rounded up to powers of two. Traffic is repeated where the
+    trace is longer, and scaled so that the apps' joint peak is ``realtime_share`` of the pool.
+
+    Parameters
+    ----------
+    jobs
+        A trace that :func:`tidegrid.data.read_jobs` reads, or its table.
+    traffic
+        Hourly traffic; None for jobs alone.
+    gpus, node_size
+        The pool.
+    series
+        The traffic series to use, one app each; all of the longest where empty.
+    realtime_share
+        The apps' joint peak as a share of the pool.
+    swap_cap
+        GPUs that an app may exchange an hour; an eighth of its peak, at least 4, where absent.
+    realtime_priority
+        Priority of the apps.
+    days
+        Replay only the first days of the trace.
+    timezone
+        The zone of times in the traces that carry none.
+    seed
+        Seeds the users' priorities (see :func:`tidegrid.pipeline.tracesite.user_priority`).
+
+    Raises
+    ------
+    InputError
+        A file is not usable, a series is unknown, or no job fits the pool.
+    """
+    table = jobs if isinstance(jobs, pd.DataFrame) else read_jobs(jobs, timezone=timezone)
+    table = table[(table["status"] != "running") & (block_size(table["gpus"]) <= gpus)]
+    table = table.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
+    if table.empty:
+        raise InputError(f"no job fits {gpus} GPUs", field="gpus", fix="give a larger pool")
+    start = table["submit_time"].iloc[0].floor("h")
+    submit = (table["submit_time"] - start).dt.total_seconds().to_numpy()
+    if days is not None:
+        kept = submit < days * 24 * HOUR
+        table, submit = table[kept].reset_index(drop=True), submit[kept]
+    end = days * 24 * HOUR if days is not None else float(np.ceil(submit[-1] / HOUR + 1e-9) * HOUR)
+    user = table["user"].where(table["user"] != "", table["group"])
+    of_user = {name: user_priority(name, seed) for name in sorted(set(user))}
+    hours = int(np.ceil(end / HOUR - 1e-9))
+    return World(
+        start=start,
+        gpus=gpus,
+        node_size=node_size,
+        jobs=table,
+        submit_s=submit,
+        duration_s=np.maximum(table["duration_s"].to_numpy(dtype=float), 1.0),
+        block=block_size(table["gpus"]).to_numpy(),
+        priority=user.map(of_user).to_numpy(dtype=np.int64),
+        limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
+        apps=()
+        if traffic is None
+        else _apps(traffic, series, gpus, realtime_share, swap_cap, realtime_priority, hours, timezone),
+        end_s=end,
+    )
+
+
+def _apps(
+    traffic: str | Path,
+    series: Sequence[str],
+    gpus: int,
+    share: float,
+    swap_cap: int | None,
+    priority: int,
+    hours: int,
+    timezone: str,
+) -> tuple[RealtimeApp, ...]:
+    table = read_traffic(traffic, timezone=timezone)
+    lengths = table.groupby("series_id").size()
+    wanted = list(series) or sorted(lengths.index[lengths == lengths.max()])
+    for name in wanted:
+        if name not in lengths.index:
+            known = ", ".join(map(str, lengths.index[:5]))
+            raise InputError(f"there is no series {name!r}", field="series", fix=f"use some of {known}")
+    curves = {}
+    for name in wanted:
+        values = table.loc[table["series_id"] == name, "value"].to_numpy(dtype=float)
+        repeats = -(-(WARM_UP_HOURS + hours) // len(values))
+        # isolated zeros of a busy series are collection gaps, not an hour without demand
+        values = np.where((values == 0) & (np.nanmedian(values) > 0), np.nan, values)
+        curves[name] = np.tile(values, repeats)[: WARM_UP_HOURS + hours]
+    filled = {name: pd.Series(v).ffill().bfill().to_numpy() for name, v in curves.items()}
+    # each app has its share of the joint peak by its own peak's share of the units' sum of peaks
+    normal = {name: v / v.max() for name, v in filled.items()}
+    joint = np.sum(list(normal.values()), axis=0).max()
+    apps = []
+    for name in wanted:
+        peak = gpus * share / joint
+        cap = swap_cap if swap_cap is not None else max(4, round(peak / 8))
+        apps.append(RealtimeApp(name, priority, cap, curves[name], float(np.nanmax(curves[name])) / peak))
+    return tuple(apps)

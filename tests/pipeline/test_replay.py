@@ -1,0 +1,164 @@
+"""Closed-loop replay: what really happens is hidden, GPUs are given once, figures add up."""
+
+from dataclasses import replace as changed
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tidegrid.data import History
+from tidegrid.errors import InputError
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay import POLICIES, World, replay
+from tidegrid.pipeline.replay.closedloop import Rolling
+from tidegrid.pipeline.replay.oracles import (
+    ForecastDemand,
+    ForecastDurations,
+    PerfectDurations,
+    remaining_hours,
+)
+from tidegrid.pipeline.replay.world import HOUR, WARM_UP_HOURS, RealtimeApp
+
+
+def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> World:
+    """A made-up world: a contended pool, users with habits, an app with a daily rhythm."""
+    rng = np.random.default_rng(seed)
+    submit = np.sort(rng.uniform(0, (hours - 4) * HOUR, jobs)).round()
+    user = rng.integers(0, 5, jobs)
+    length = np.exp(rng.normal(np.log(600.0 * (1 + user)), 0.8)).round() + 60
+    block = 2 ** rng.integers(0, 4, jobs)
+    start = pd.Timestamp("2026-03-02T00:00:00Z")
+    table = pd.DataFrame(
+        {
+            "job_id": [f"j{i}" for i in range(jobs)],
+            "kind": "training",
+            "status": "completed",
+            "submit_time": start + pd.to_timedelta(submit, unit="s"),
+            "duration_s": length,
+            "gpus": block,
+            "user": [f"u{u}" for u in user],
+        }
+    )
+    at = np.arange(WARM_UP_HOURS + hours)
+    traffic = 100 * (1.2 + np.sin(2 * np.pi * at / 24)) + rng.normal(0, 3, len(at))
+    return World(
+        start=start,
+        gpus=gpus,
+        node_size=8,
+        jobs=History(table).jobs,
+        submit_s=submit,
+        duration_s=length,
+        block=block,
+        priority=1 + user,
+        limit_s=np.full(jobs, np.nan),
+        apps=tuple(RealtimeApp(f"app{k}", 8, 2, traffic, 50.0) for k in range(apps)),
+        end_s=hours * HOUR,
+    )
+
+
+def test_no_gpu_serves_two_jobs_and_blocks_are_legal() -> None:
+    made = world()
+    loop = Rolling(made, ForecastDurations(made), ForecastDemand(made, 0.9), Policy())
+    out = loop.run()
+    began = np.isfinite(out.start)
+    assert began.any()
+    assert (out.start[began] >= made.submit_s[began]).all()
+    first, size = loop.first[began], made.block[began]
+    assert (first // 8 == (first + size - 1) // 8)[size <= 8].all()
+    assert (first + size <= made.gpus).all()
+    starts, ends = out.start[began], out.start[began] + made.duration_s[began]
+    for i in range(len(starts)):
+        for j in range(i):
+            apart_in_time = ends[i] <= starts[j] or ends[j] <= starts[i]
+            apart_in_space = first[i] + size[i] <= first[j] or first[j] + size[j] <= first[i]
+            assert apart_in_time or apart_in_space
+
+
+def test_the_same_replay_gives_the_same_bytes() -> None:
+    made = world()
+    one, two = (replay(made, ["rolling"])[0] for _ in range(2))
+    assert one.outcome.start.tobytes() == two.outcome.start.tobytes()
+    assert one.outcome.held.tobytes() == two.outcome.held.tobytes()
+    assert one.figures == two.figures
+
+
+def test_what_has_not_happened_yet_does_not_change_what_was_done() -> None:
+    """Durations of jobs that end after the cutoff, and demand after it, are hidden from the planner."""
+    made = world()
+    cutoff = 8 * HOUR
+    before = replay(made, ["rolling"])[0].outcome.start
+    late = ~(before + made.duration_s <= cutoff)
+    traffic = made.apps[0].traffic.copy()
+    traffic[WARM_UP_HOURS + 8 :] *= 3
+    other = changed(
+        made,
+        duration_s=np.where(late, made.duration_s + cutoff, made.duration_s),
+        apps=(changed(made.apps[0], traffic=traffic),),
+    )
+    after = replay(other, ["rolling"])[0].outcome.start
+    early = before < cutoff
+    assert early.any()
+    assert (before[early] == after[early]).all()
+    assert (after[~early] >= cutoff).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["fifo", "fifo_backfill", "easy", "easy_priority", "sjf", "rolling", "rolling_peak"]
+)
+def test_figures_lie_where_they_must(name: str) -> None:
+    made = world(seed=3)
+    figures = replay(made, [name])[0].figures
+    most = float((made.priority * made.block * made.duration_s / HOUR).sum())
+    assert 0 < figures["value_discounted"] <= figures["value"] <= most
+    assert 0 < figures["utilization"] <= 1
+    assert 0 <= figures["unmet_share"] <= 1
+    assert figures["completed"] <= figures["jobs"] == len(made.jobs)
+
+
+def test_baselines_reserve_the_peak_and_leave_nothing_unmet() -> None:
+    figures = replay(world(), ["fifo"])[0].figures
+    assert figures["unmet"] == 0
+    assert figures["swaps"] == 0
+
+
+def test_perfect_knowledge_foretells_every_end() -> None:
+    figures = replay(world(), ["rolling_perfect"])[0].figures
+    assert figures["eta"]["coverage_80"] == 1.0
+    assert figures["eta"]["within_10_min"] == 1.0
+
+
+def test_an_idle_cluster_starts_every_job_within_its_minute() -> None:
+    """Steps are the plan's resolution, not the clock at which work may start."""
+    made = world(jobs=12, gpus=64, apps=0)
+    out = Rolling(made, PerfectDurations(made), None, Policy()).run()
+    assert (out.start - made.submit_s <= 60).all()
+
+
+def test_processes_give_the_results_of_one() -> None:
+    names = ["fifo", "rolling"]
+    alone, beside = replay(world(), names), replay(world(), names, jobs=2)
+    assert [r.figures for r in alone] == [r.figures for r in beside]
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(InputError, match="magic"):
+        replay(world(), ["magic"])
+    with pytest.raises(InputError, match="no requested time limits"):
+        replay(world(), ["easy_limits"])
+    assert "easy_limits" in POLICIES
+
+
+def test_a_job_far_past_its_estimate_has_time_left() -> None:
+    levels = np.array([0.1, 0.5, 0.9])
+    left = remaining_hours(np.array([[0.1, 0.2, 0.3]]), levels, np.array([5000.0]), 0.5)
+    assert np.isfinite(left).all()
+    assert 0 < left[0] < 1e6
+
+
+def test_demand_past_the_known_hours_is_asked_of_the_forecaster_only() -> None:
+    made = world()
+    told = ForecastDemand(made, 0.9)
+    first = told.gpus(0)
+    assert first.shape == (1, 48)
+    assert (first >= 0).all()
+    assert told.gpus(5).shape == (1, 48)
