@@ -65,7 +65,8 @@ class LevelCalibration:
             if n == 0:
                 out[i] = level
             elif level == 0.5:
-                out[i] = np.median(u) if n >= ENOUGH else 0.5
+                # the centre stays: half of what lies ahead falls below it, not half of what lay behind
+                out[i] = level
             elif 1 <= rank <= n:
                 out[i] = u[int(rank) - 1]
             else:

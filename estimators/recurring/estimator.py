@@ -11,6 +11,7 @@ from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, chec
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import trees
 from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, read, spread_class
+from tidegrid.estimators.recurring.gate import thinned
 from tidegrid.estimators.recurring.keys import check_hash, hash_probe, rung_keys
 from tidegrid.estimators.recurring.learner import (
     Learner,
@@ -208,6 +209,7 @@ class RecurringJobEstimator(Estimator):
             "clock": self.clock_ if np.isfinite(self.clock_) else None,
             "classes": len(self.learner_.calibration.ranks),
             "hash_probe": str(hash_probe()),
+            "way": list(self.learner_.way),
         }
         return Bundle(
             self.name, params, state, arrays, {"trees": self.learner_.text} if self.learner_.text else {}
@@ -303,6 +305,7 @@ class RecurringJobEstimator(Estimator):
         u = outcome_levels(foretold, rows.log_hours, rows.flags)
         classes = spread_class(foretold)
         asked, told = np.argsort(rows.submit, kind="stable"), np.argsort(rows.known, kind="stable")
+        told = told[thinned(rows.recipe, rows.submit)[told]]
         ready = np.searchsorted(rows.known[told], rows.submit[asked], side="left")
         out = np.empty((len(u), len(levels)))
         done = 0

@@ -11,6 +11,13 @@ BURST_GAP_S = 3600.0
 """Jobs of one recipe submitted with no longer gaps are one burst, and one piece of evidence."""
 
 
+def _bursts(recipe: np.ndarray, submit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = np.lexsort((submit, recipe))
+    start = np.ones(len(order), dtype=bool)
+    start[1:] = (recipe[order][1:] != recipe[order][:-1]) | (np.diff(submit[order]) > BURST_GAP_S)
+    return order, np.cumsum(start) - 1
+
+
 def burst_sizes(recipe: np.ndarray, submit: np.ndarray) -> np.ndarray:
     """Return how many jobs each row's burst has.
 
@@ -21,14 +28,22 @@ def burst_sizes(recipe: np.ndarray, submit: np.ndarray) -> np.ndarray:
     submit : ndarray of float64, shape (rows,)
         Instants of submission, seconds.
     """
-    if not len(recipe):
-        return np.empty(0)
-    order = np.lexsort((submit, recipe))
-    start = np.ones(len(order), dtype=bool)
-    start[1:] = (recipe[order][1:] != recipe[order][:-1]) | (np.diff(submit[order]) > BURST_GAP_S)
-    burst = np.cumsum(start) - 1
-    out = np.empty(len(order))
-    out[order] = np.bincount(burst)[burst]
+    out = np.empty(len(recipe))
+    if len(recipe):
+        order, burst = _bursts(recipe, submit)
+        out[order] = np.bincount(burst)[burst]
+    return out
+
+
+def thinned(recipe: np.ndarray, submit: np.ndarray) -> np.ndarray:
+    """Return which rows stand for their bursts: the 1st, 4th, 9th … of each, the root of its jobs in number."""
+    out = np.zeros(len(recipe), dtype=bool)
+    if len(recipe):
+        order, burst = _bursts(recipe, submit)
+        first = np.concatenate([[0], np.flatnonzero(np.diff(burst)) + 1])
+        place = np.arange(len(order)) - first[burst] + 1
+        root = np.rint(np.sqrt(place))
+        out[order] = root * root == place
     return out
 
 
