@@ -43,10 +43,10 @@ class Bound:
 
 
 def relative_gap(bound: float, objective: float) -> float:
-    """(bound − objective) / |bound|, 0 where they are equal."""
+    """(bound − objective) / |bound|; 0 where they are equal up to the bound's own rounding."""
     difference = max(0.0, bound - objective)
     size = max(abs(bound), 1e-9)
-    return 0.0 if difference <= ROUNDING * max(1.0, size) else difference / size
+    return 0.0 if difference <= 100 * ROUNDING * max(1.0, size) else difference / size
 
 
 def padded(terms: Terms, value: float) -> float:

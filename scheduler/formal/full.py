@@ -20,10 +20,13 @@ from tidegrid.scheduler.solve import solve
 
 #: Cells of named blocks up to which the whole model is built; beyond it neighbourhoods alone are.
 MAX_CELLS = 2_500_000
+#: Cells up to which the whole model is so quick that it comes before its parts.
+FEW_CELLS = 50_000
 DEFAULT_LIMIT = 10.0
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
 COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.2, 0.1, 0.1, 0.2
 PART_SHARE, FIRST_PARTS_SHARE = 0.04, 0.15
+BUILD_TIME = 0.05
 
 Chosen = dict[int, Column]
 Counts = dict[tuple[int, int], int]
@@ -109,6 +112,7 @@ class _Counting:
             self._run.wait(share * self._budget.total())
         if not self._beside or self._run.wait(0.0):
             answer = self._run.answer()
+            self._search.statuses.append(answer.status)
             if answer.bound is not None:
                 self._search.lower_scaled(answer.bound)
         return self._latest
@@ -127,6 +131,7 @@ class _Search:
     progress: Callable[[str], None] | None
     bound: float = np.inf
     trouble: list[str] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.best = self.fast
@@ -159,10 +164,13 @@ class _Search:
             for reach in (1, 3):
                 if not self.met():
                     self._search_near(solution, reach)
+        cells = self._cells()
+        if cells <= FEW_CELLS and not self.met():
+            self._search_whole()
         rng = np.random.default_rng(self.budget.seed)
         # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
         self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
-        if not self.met() and self._cells() <= MAX_CELLS:
+        if FEW_CELLS < cells <= MAX_CELLS and not self.met():
             self._search_whole()
         self._search_parts(rng)
 
@@ -176,6 +184,11 @@ class _Search:
     def result(self, trouble: str | None) -> Plan:
         """The best plan with what the search knows about it."""
         gap = relative_gap(self.bound, self.objective)
+        answered = {"OPTIMAL", "FEASIBLE"} & set(self.statuses)
+        if self.best is self.fast and self.statuses and not answered:
+            trouble = trouble or f"the solver gave no answer: {self.statuses[-1]}"
+        if self.best is self.fast and self.trouble:
+            trouble = trouble or self.trouble[0]
         near = self.terms.rounding / self.terms.scale + 1e-7 * max(1.0, abs(self.bound))
         if self.bound - self.objective <= near:
             status = "optimal"
@@ -187,7 +200,7 @@ class _Search:
             status = "feasible"
         solver = {
             "status": status,
-            "trouble": trouble or (self.trouble[0] if self.trouble else None),
+            "trouble": trouble,
             "bound": self.bound,
             "gap": gap,
             "fast_objective": self.fast.metrics["objective"],
@@ -251,6 +264,7 @@ class _Search:
         ).answer()
         if whole and answer.bound is not None:
             self.lower_scaled(answer.bound)
+        self.statuses.append(answer.status)
         if answer.solution is not None:
             self._offer(self._plan(model, answer), stage)
         return answer
@@ -292,12 +306,17 @@ class _Search:
                 self.terms, columns, frozenset(set(chosen) - free), partial(self._blocks, self.best, free)
             )
             model.hint_plan(self.best)
-            before = self.objective
-            answer = self._solve(model, PART_SHARE, f"{len(free)} jobs freed")
+            before, left = self.objective, self.budget.left()
+            answer = self._solve(
+                model, PART_SHARE, f"{len(free)} jobs freed", whole=len(free) == len(waiting)
+            )
+            # Building a model takes time that CP-SAT does not count.
+            self.budget.spend(BUILD_TIME)
+            quick = left - self.budget.left() < 0.25 * PART_SHARE * self.budget.total()
             if not answer.optimal:
                 size = max(4, size - 1)
             elif self.objective == before:
-                size = min(len(waiting), size + 1)
+                size = min(len(waiting), size + (2 if quick else 1))
 
     def _blocks(self, plan: Plan, free: set[int], j: int, column: Column) -> Sequence[int]:
         job = self.problem.jobs[j]

@@ -1,0 +1,206 @@
+"""The bound: valid whatever happens, and equal to the optimum where the relaxation is attained."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from strategies import problems
+
+from tidegrid.scheduler import Problem, modes, solve
+from tidegrid.scheduler.formal import Bound, bound, relative_gap
+from tidegrid.scheduler.formal import lagrange as lagrange_module
+from tidegrid.scheduler.formal.lagrange import price_bound
+from tidegrid.scheduler.formal.model import CountModel, IdentityModel
+from tidegrid.scheduler.formal.run import Budget, Run
+from tidegrid.scheduler.formal.terms import Terms, fitting
+from tidegrid.scheduler.generate import random_problem
+from tidegrid.scheduler.problem import Pool
+
+SMALL = {"pools": (1, 2), "gpus": (1, 5), "steps": (1, 6), "jobs": (0, 5), "apps": (0, 2)}
+
+
+def job(name: str, *shapes: tuple[int, int], **more: Any) -> dict[str, Any]:
+    listed = [{"pool": "p", "gpus": gpus, "steps": steps} for gpus, steps in shapes]
+    return {"id": name, "kind": "training", "priority": 5, "order": 0, "shapes": listed, **more}
+
+
+def problem(gpus: int, steps: int, jobs: list[dict[str, Any]], **more: Any) -> Problem:
+    pool = {"id": "p", "gpus": gpus, "node_size": more.pop("node_size", None)}
+    body = {"steps": steps, "decay": 1, "shortfall_weight": 8.0, "pools": [pool], "jobs": jobs, "apps": []}
+    return Problem.from_dict({**body, **more})
+
+
+def best_by_hand(it: Problem) -> float:
+    """The optimum of a tiny problem by trying every placement, and for each app every set of GPUs by step."""
+    terms = Terms(it)
+    options: list[list[Any]] = []
+    for one, columns in zip(it.jobs, terms.columns, strict=True):
+        placed = [(c, f) for c in columns for f in terms.blocks_of(one, c)]
+        options.append(placed if one.running else [None, *placed])
+    best = -float("inf")
+    for choice in itertools.product(*options):
+        owned: set[tuple[str, int, int]] = set()
+        reward = 0.0
+        clash = False
+        for one, placed in zip(it.jobs, choice, strict=True):
+            if placed is None:
+                continue
+            column, first = placed
+            cells = {
+                (column.pool, g, t)
+                for g in range(first, first + column.gpus)
+                for t in range(column.start, min(column.end, terms.lookahead))
+            }
+            clash = clash or bool(cells & owned)
+            owned |= cells
+            reward += terms.reward(one, column)
+        if not clash and reward > best:
+            best = max(best, reward - least_penalty(it, terms, owned))
+    return best
+
+
+def least_penalty(it: Problem, terms: Terms, owned: set[tuple[str, int, int]]) -> float:
+    """Over the sets of GPUs that the apps (at most one a pool here) may hold step by step."""
+    total = 0.0
+    for app in it.apps:
+        gpus = it.pool_by_id[app.pool].gpus
+        costs = {frozenset(app.held_gpus): 0.0}
+        for t in range(it.steps):
+            free = [g for g in range(gpus) if (app.pool, g, t) not in owned]
+            after: dict[frozenset[int], float] = {}
+            for size in range(len(free) + 1):
+                for now in map(frozenset, itertools.combinations(free, size)):
+                    cost = terms.charge(app.priority, t) * max(0, app.demand[t] - size)
+                    reachable = [
+                        c
+                        for before, c in costs.items()
+                        if app.swap_cap is None or len(now ^ before) <= app.swap_cap
+                    ]
+                    if reachable:
+                        after[now] = min(reachable) + cost
+            costs = after
+        total += min(costs.values(), default=float("inf"))
+        for t in range(it.steps, len(app.demand)):
+            used = sum((app.pool, g, t) in owned for g in range(gpus))
+            total += terms.charge(app.priority, t) * max(0, app.demand[t] - (gpus - used))
+    return total
+
+
+@given(problems(pools=(1, 1), gpus=(1, 3), steps=(1, 3), jobs=(0, 3), apps=(0, 1)))
+def test_the_whole_model_finds_what_trying_everything_finds(it: Problem) -> None:
+    """The model in CP-SAT is the contract: its optimum is that of enumeration, and the bound is not below."""
+    terms = Terms(it)
+    answer = Run(IdentityModel(terms).cp, Budget(60, 10), 10, named=True).answer()
+    assert answer.optimal
+    assert answer.value is not None
+    expected = best_by_hand(it)
+    assert answer.value / terms.scale == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    found = bound(it, deterministic_time=1)
+    assert found.value >= expected - 1e-9 * max(1, abs(expected))
+    assert price_bound(terms) >= expected - 1e-9 * max(1, abs(expected))
+
+
+@settings(max_examples=15)
+@given(problems(**SMALL))
+def test_no_mode_beats_the_bound(it: Problem) -> None:
+    """Whatever the limit: none at all, too little, enough."""
+    limits: list[dict[str, float]] = [
+        {"time_limit": 0},
+        {"deterministic_time": 0.01},
+        {"deterministic_time": 1},
+    ]
+    bounds = [bound(it, **limit).value for limit in limits]
+    for mode in modes():
+        options = {"deterministic_time": 0.3} if mode == "full" else {}
+        objective = solve(it, mode=mode, **options).metrics["objective"]
+        assert all(objective <= value + 1e-9 * max(1, abs(value)) for value in bounds), mode
+
+
+def test_a_relaxation_that_is_attained_gives_the_optimum() -> None:
+    """Four jobs fill two GPUs for four steps."""
+    it = problem(2, 4, [job(f"j{i}", (1, 2)) for i in range(4)])
+    found = bound(it, deterministic_time=1)
+    assert found.proven
+    assert found.status == "optimal"
+    assert found.value == pytest.approx(5 * 8)
+    assert found.gap(solve(it).metrics["objective"]) == 0.0
+
+
+def test_blocks_that_running_jobs_split_are_counted() -> None:
+    """GPUs 2 to 5 run on, so two pairs are free and no block of four: 4 free GPUs alone would allow one."""
+    held = {"pool": "p", "first_gpu": 2, "gpus": 4, "remaining": 9}
+    it = problem(8, 4, [job("runs", (4, 9), running=held), job("wide", (4, 4))])
+    assert bound(it, deterministic_time=1).value == pytest.approx(5 * 4 * 4)
+
+
+@pytest.mark.parametrize(
+    ("node", "size", "free", "count"),
+    [
+        (None, 4, "11111111", 2),
+        (None, 4, "01111110", 1),
+        (4, 4, "01111110", 0),
+        (3, 2, "111111", 2),
+        (3, 4, "11111111", 1),
+        (2, 4, "11111111", 2),
+        (None, 2, "1101101", 2),
+    ],
+)
+def test_blocks_are_fitted_as_the_rules_of_nodes_say(
+    node: int | None, size: int, free: str, count: int
+) -> None:
+    pool = Pool(id="p", gpus=len(free), node_size=node)
+    assert fitting(pool, size, [c == "1" for c in free]) == count
+
+
+def test_prices_come_near_the_relaxation_and_never_below() -> None:
+    for seed in range(5):
+        terms = Terms(random_problem(seed, pools=(1, 2), gpus=(8, 16), jobs=(10, 20), plain=True))
+        model = CountModel(terms)
+        answer = Run(model.cp, Budget(60, 2), 2, slack=terms.rounding).answer()
+        assert answer.value is not None
+        assert price_bound(terms) >= answer.value / terms.scale * (1 - 1e-6)
+
+
+def test_a_problem_too_large_for_the_solver_is_bounded_by_prices() -> None:
+    """1,000 jobs on 1,024 GPUs over 48 steps."""
+    jobs = [job(f"j{i}", (1 << i % 6, 3 + i % 9), (2 << i % 6, 2 + i % 5), order=i) for i in range(1000)]
+    it = problem(1024, 48, jobs, decay=0.98)
+    found = bound(it, time_limit=30)
+    assert found.status == "prices"
+    assert not found.proven
+    assert found.value >= solve(it, mode="fifo").metrics["objective"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no licence"), MemoryError()])
+def test_a_solver_that_fails_leaves_a_valid_bound(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(self: Run) -> None:
+        raise error
+
+    it = random_problem(1, gpus=(4, 8), jobs=(4, 8))
+    monkeypatch.setattr(Run, "answer", fail)
+    found = bound(it, deterministic_time=1)
+    assert found.status.startswith("failed: ")
+    assert found.value >= solve(it).metrics["objective"]
+
+
+def test_a_price_search_that_fails_leaves_the_trivial_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(terms: Terms) -> float:
+        raise FloatingPointError
+
+    it = random_problem(1, gpus=(4, 8), jobs=(4, 8))
+    monkeypatch.setattr(lagrange_module, "price_bound", fail)
+    found = bound(it, time_limit=1)
+    assert found.status.startswith("failed: ")
+    assert found.value >= solve(it).metrics["objective"]
+
+
+def test_the_gap_is_a_share_of_the_bound() -> None:
+    assert relative_gap(100.0, 97.0) == pytest.approx(0.03)
+    assert relative_gap(-100.0, -110.0) == pytest.approx(0.1)
+    assert relative_gap(0.0, 0.0) == 0.0
+    assert Bound(50.0, True, "optimal", 1).gap(50.0) == 0.0
+
+
+def test_an_empty_problem_is_worth_nothing() -> None:
+    assert bound(problem(1, 1, []), time_limit=1).value == pytest.approx(0.0, abs=1e-6)

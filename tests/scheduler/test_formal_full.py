@@ -1,0 +1,239 @@
+"""Full mode: never below the fast plan, legal, reproducible, and honest about what it did."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from strategies import problems
+
+from tidegrid.scheduler import Placement, Plan, Problem, check, solve
+from tidegrid.scheduler.formal import changes, time_to_objective
+from tidegrid.scheduler.formal import full as full_module
+from tidegrid.scheduler.formal.run import Answer, Run
+from tidegrid.scheduler.generate import random_problem
+
+SMALL = {"pools": (1, 2), "gpus": (1, 8), "steps": (1, 8), "jobs": (0, 8), "apps": (0, 2)}
+
+
+def full(problem: Problem, deterministic_time: float = 0.5, **options: Any) -> Plan:
+    return solve(problem, mode="full", deterministic_time=deterministic_time, **options)
+
+
+def waves(horizon: int) -> Problem:
+    """Case P4: 19 jobs of equal priority that leave one of 384 cells empty."""
+    sizes = [(4, 16)] + [(2, 16)] * 6 + [(1, 16)] * 2 + [(1, steps) for steps in range(14, 4, -1)]
+    jobs = [
+        {"id": f"j{i}", "kind": "training", "priority": 5, "order": i, "finish_inside": True,
+         "shapes": [{"pool": "p", "gpus": gpus, "steps": steps}]}
+        for i, (gpus, steps) in enumerate(sizes)
+    ]  # fmt: skip
+    return Problem.from_dict(
+        {"steps": horizon, "decay": 1, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 4}], "jobs": jobs,
+         "apps": []}
+    )  # fmt: skip
+
+
+def contended(seed: int = 3) -> Problem:
+    return random_problem(
+        seed, pools=(1, 1), gpus=(8, 8), steps=(16, 16), jobs=(12, 12), apps=(1, 1), plain=True
+    )
+
+
+@settings(max_examples=15)
+@given(problems(**SMALL))
+def test_full_is_legal_never_below_fast_and_never_above_its_bound(problem: Problem) -> None:
+    fast = solve(problem)
+    plan = full(problem, 0.3)
+    violations, found = check(problem, plan)
+    assert not violations
+    assert found["objective"] >= fast.metrics["objective"] - 1e-9 * max(1, abs(fast.metrics["objective"]))
+    solver = plan.extra["solver"]
+    assert found["objective"] <= solver["bound"]
+    assert solver["trouble"] is None
+    json.dumps(plan.to_dict(), allow_nan=False)
+
+
+@settings(max_examples=10)
+@given(problems(**SMALL))
+def test_what_the_changes_earned_adds_up_to_the_gain(problem: Problem) -> None:
+    """`earned` of moved jobs and of apps accounts for the whole difference of the objectives."""
+    before, after = solve(problem, mode="fifo"), full(problem, 0.2)
+    earned = sum(change["earned"] for change in changes(problem, before, after))
+    gain = after.metrics["objective"] - before.metrics["objective"]
+    assert earned == pytest.approx(gain, abs=1e-6 * max(1, abs(before.metrics["objective"])))
+
+
+def test_the_contracts_checker_agrees(contract_check: Callable[..., Any]) -> None:
+    for seed in range(5):
+        problem = random_problem(seed)
+        violations, _ = contract_check(problem.to_dict(), full(problem, 0.2).to_dict())
+        assert violations == []
+
+
+def test_full_improves_on_a_poor_start_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From first-in-first-out as the start, so that the test does not hang on how good fast is."""
+    problem = contended()
+    monkeypatch.setattr(full_module, "solve", lambda problem, mode, seed: solve(problem, mode="fifo"))
+    plan = full(problem, 2.0)
+    solver = plan.extra["solver"]
+    assert solver["gain"] > 0
+    assert plan.metrics["objective"] == pytest.approx(solver["fast_objective"] + solver["gain"])
+    assert sum(change["earned"] for change in solver["changes"]) == pytest.approx(solver["gain"])
+    moved = [change for change in solver["changes"] if "job" in change]
+    assert moved
+    assert all(change["from"] != change["to"] for change in moved)
+
+
+def test_the_same_input_and_seed_give_the_same_bytes() -> None:
+    problem = contended(5)
+    one, two = (json.dumps(full(problem, 0.5, seed=7).to_dict()) for _ in range(2))
+    assert one == two
+
+
+def test_waves_all_fit() -> None:
+    """Case P4: all 19 jobs inside 96 steps, where one cell is to spare."""
+    plan = full(waves(96), 10.0)
+    assert len(plan.placements) == 19
+    assert plan.extra["solver"]["status"] == "optimal"
+
+
+def test_apps_hold_no_more_than_they_serve_where_no_cap_asks_for_it() -> None:
+    """A cap of 4 over a demand that moves by 1: no GPU is held beyond the demand, and no swap is wasted."""
+    app = {"id": "a", "pool": "p", "priority": 8, "demand": [1, 2, 3, 2, 1, 1], "swap_cap": 4, "held": [7]}
+    shapes = [{"pool": "p", "gpus": 4, "steps": 3}]
+    jobs = [
+        {"id": f"j{i}", "kind": "training", "priority": 3, "order": i, "shapes": shapes} for i in range(4)
+    ]
+    problem = Problem.from_dict(
+        {"steps": 6, "decay": 0.98, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 8}], "jobs": jobs,
+         "apps": [app]}
+    )  # fmt: skip
+    plan = full(problem, 2.0)
+    assert [len(held) for held in plan.apps[0].cells] == app["demand"]
+    assert plan.metrics["swaps"] == 4
+
+
+class TestTrouble:
+    """Case P12: whatever the solver does, the fast plan comes back, flagged."""
+
+    @staticmethod
+    def assert_fast(problem: Problem, plan: Plan, trouble: str) -> None:
+        fast = solve(problem)
+        assert plan.placements == fast.placements
+        assert plan.apps == fast.apps
+        assert plan.mode == "full"
+        solver = plan.extra["solver"]
+        assert solver["status"] == "fallback"
+        assert trouble in solver["trouble"]
+        assert solver["gain"] == 0
+        assert solver["changes"] == []
+        assert solver["bound"] >= plan.metrics["objective"]
+
+    @pytest.mark.parametrize("limit", [{"time_limit": 0}, {"deterministic_time": 0.0}])
+    def test_no_time(self, limit: dict[str, float]) -> None:
+        problem = contended()
+        self.assert_fast(problem, solve(problem, mode="full", **limit), "the limit is 0")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("error", [RuntimeError("crashed"), MemoryError("none left"), OSError("gone")])
+    def test_a_crash(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(full_module, "Run", fail)
+        problem = contended()
+        self.assert_fast(problem, full(problem), f"{type(error).__name__}: {error}")
+
+    def test_a_solver_that_cannot_be_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ImportError("no module named ortools")
+
+        monkeypatch.setattr(full_module, "CountModel", fail)
+        problem = contended()
+        self.assert_fast(problem, full(problem), "ImportError")
+
+    @pytest.mark.parametrize("status", ["UNKNOWN", "INFEASIBLE", "MODEL_INVALID"])
+    def test_no_answer(self, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+        monkeypatch.setattr(Run, "answer", lambda self: Answer(status, None, None, None))
+        problem = contended()
+        self.assert_fast(problem, full(problem), status)
+
+    def test_an_illegal_plan_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every job is stacked on GPU 0; no such plan may get past the checker."""
+        made = full_module.as_plan
+
+        def stacked(*arguments: Any) -> Plan:
+            plan = made(*arguments)
+            return replace(plan, placements=tuple(Placement(*p[:2], 0, *p[3:]) for p in plan.placements))
+
+        monkeypatch.setattr(full_module, "as_plan", stacked)
+        problem = contended()
+        self.assert_fast(problem, full(problem), "breaks a rule")
+
+    def test_an_infeasible_hint_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = full_module.facts
+
+        def wrong(*arguments: Any) -> Any:
+            chosen, counts = made(*arguments)
+            return chosen, dict.fromkeys(counts, 10**6)
+
+        monkeypatch.setattr("tidegrid.scheduler.formal.model.facts", wrong)
+        problem = contended()
+        plan = full(problem)
+        assert check(problem, plan)[0] == []
+        assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    """Ctrl-C arrives while the progress line is written."""
+    problem = contended()
+    lines: list[str] = []
+
+    def interrupt(line: str) -> None:
+        lines.append(line)
+        raise KeyboardInterrupt
+
+    plan = full(problem, 5.0, progress=interrupt)
+    assert lines
+    assert check(problem, plan)[0] == []
+    assert plan.extra["solver"]["status"] in ("interrupted", "optimal")
+    assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_progress_names_objective_bound_and_gap() -> None:
+    lines: list[str] = []
+    full(contended(), 1.0, progress=lines.append)
+    assert lines
+    assert all("objective" in line and "bound" in line and "gap" in line for line in lines)
+
+
+def test_a_wall_clock_limit_gives_a_legal_plan() -> None:
+    problem = contended()
+    plan = solve(problem, mode="full", time_limit=1.0)
+    assert check(problem, plan)[0] == []
+    assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_a_problem_too_large_for_the_solver_gives_the_fast_plan_with_a_bound() -> None:
+    jobs = [
+        {"id": f"j{i}", "kind": "training", "priority": 1 + i % 9, "order": i,
+         "shapes": [{"pool": "p", "gpus": 1 << i % 4, "steps": 2 + i % 7}]}
+        for i in range(800)
+    ]  # fmt: skip
+    problem = Problem.from_dict(
+        {"steps": 48, "decay": 0.98, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 128}], "jobs": jobs,
+         "apps": []}
+    )  # fmt: skip
+    plan = full(problem, 1.0)
+    assert plan.extra["solver"]["status"] == "feasible"
+    assert plan.extra["solver"]["gap"] >= 0
+    assert plan.metrics["objective"] == solve(problem).metrics["objective"]
+
+
+def test_the_race_reaches_a_target_or_says_that_it_did_not() -> None:
+    problem = contended()
+    objective = full(problem, 2.0).metrics["objective"]
+    assert time_to_objective(problem, objective - 0.1 * abs(objective), 20) is not None
+    assert time_to_objective(problem, 2 * abs(objective) + 1000, 20) is None
