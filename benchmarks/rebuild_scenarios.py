@@ -261,11 +261,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("scenario", nargs="*", choices=[*RECIPES, []], help="scenarios; none for all")
+    parser.add_argument("scenario", nargs="*", help=f"all of {', '.join(RECIPES)} by default")
     parser.add_argument("--tries", type=int, default=1000, help="workloads to draw")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--write", action="store_true", help="write the scenario file")
     arguments = parser.parse_args()
+    for name in arguments.scenario:
+        if name not in RECIPES:
+            parser.error(f"{name!r} is not a scenario; write one of {', '.join(RECIPES)}")
     for name in arguments.scenario or RECIPES:
         best = search(name, arguments.tries, arguments.first)
         if best is None:
