@@ -10,6 +10,8 @@ from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
 from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, uniform, worth
 
 
+START_FIT = 0.02  # what full contact is worth against the marginal objective in a greedy start
+STRICTLY = 1e-13  # gains below this share are rounding
 TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
 
 
@@ -343,7 +345,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
         if there >= least:
             here = there
             S.apart[1] = 1
-            if here > best * (1.0 + 1e-13) + 1e-13:
+            if here > best * (1.0 + STRICTLY) + STRICTLY:
                 best = here
                 record(S, best_spots)
         else:
@@ -352,27 +354,31 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
 
 
 @entry
-def allocate(B: Any, S: Any, orders: Any, rounds: int, knobs: Any, owners: Any, owner_at: Any) -> Any:
-    """Best plan of a number of greedy starts and rounds; returns the objective.
+def allocate(
+    B: Any, S: Any, orders: Any, warm: bool, rounds: int, knobs: Any, owners: Any, owner_at: Any
+) -> Any:
+    """Best plan of a number of greedy starts and rounds; returns the tilted objective.
 
-    ``S.spot`` gets the placements, ``owners`` the app on each GPU and step.
+    ``S.best`` holds a legal plan to start from if ``warm`` is true. ``S.spot`` gets the placements,
+    ``owners`` the app on each GPU and step.
     """
-    n = len(B.job)
-    best_spots = S.best
     best = -np.inf
     any_capped = 0
     for p in range(len(B.pool)):
         any_capped = max(any_capped, B.pool[p].capped)
+    if warm:
+        restore(B, S, S.best)
+        best = objective(B, S)
     for i in range(len(orders)):
         for apart in range(1 + any_capped):
-            found = construct(B, S, orders[i], 0.02, apart == 1)
-            if found > best:
+            found = construct(B, S, orders[i], START_FIT, apart == 1)
+            if found > best * (1.0 + STRICTLY) + STRICTLY:
                 best = found
-                record(S, best_spots)
-    restore(B, S, best_spots)
-    if rounds > 0 and n > 0:
-        best = improve(B, S, rounds, best_spots, knobs)
-        restore(B, S, best_spots)
+                record(S, S.best)
+    restore(B, S, S.best)
+    if rounds > 0 and len(B.job) > 0:
+        best = improve(B, S, rounds, S.best, knobs)
+        restore(B, S, S.best)
     for p in range(len(B.pool)):
         if B.pool[p].app_last > B.pool[p].app_first:
             count_apps(B, S, p, 0, 0, 0)

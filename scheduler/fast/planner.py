@@ -1,0 +1,221 @@
+"""Mode ``fast``: the problem in, a legal plan out, in milliseconds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidegrid.errors import InputError
+from tidegrid.scheduler.checker import check
+from tidegrid.scheduler.fast.board import Board, Names, board
+from tidegrid.scheduler.fast.cache import drop_stale
+from tidegrid.scheduler.fast.search import allocate
+from tidegrid.scheduler.fast.state import State, new_state
+from tidegrid.scheduler.plan import AppCells, Placement, Plan
+from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
+
+# Milliseconds of search by default: a share of them, and more for each job that waits.
+BASE_MS, MS_PER_JOB = 0.1, 0.1
+# Where greedy starts take longer than the search, two orders have to do.
+FEW_ORDERS_FROM = 3000
+# Settings of the search, found on random problems of 8–16 GPUs and 10–24 jobs and on zero-waste boards.
+KNOBS = {
+    "heat": 0.3,  # first temperature, as a share of a placed job's mean reward; less on boards of many jobs
+    "blink": 0.1,  # chance that a repair passes over a start
+    "tries": 6,  # waiting jobs that a round tries to fit in
+    "eject": 0.5,  # chance that a round puts a waiting job in others' place
+    "near": 0.9,  # … or else takes off jobs near each other, up to this chance, or else any
+    "most_near": 8,
+    "most_any": 4,
+    "places": 6,  # places that a waiting job looks at
+    "share": 0.5,  # how much of a displaced job's reward counts as lost
+    "cooling": 2.0,  # power with which the temperature falls
+    "noise": 0.4,  # of the order in which jobs are put back
+    "apart": 0.3,  # chance that a round keeps jobs off the cells of capped apps
+}
+HOT_JOBS = 20  # up to so many jobs the temperature starts at ``heat``
+
+drop_stale(allocate.stats.cache_path, Path(__file__).parent)
+
+
+def plan(
+    problem: Problem,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    rounds: int | None = None,
+    budget_ms: float | None = None,
+    warm_start: Plan | None = None,
+    knobs: dict[str, float] | None = None,
+    **_: Any,
+) -> Plan:
+    """Plan a problem: greedy starts, then ruin and recreate for a number of rounds.
+
+    Parameters
+    ----------
+    problem
+        The input.
+    time_limit
+        Passed over: the budget is counted in rounds, so that the same input gives the same plan anywhere.
+    seed
+        The same input, seed and budget give the same plan.
+    rounds
+        Rounds of search; None for as many as ``budget_ms`` buys.
+    budget_ms
+        Milliseconds of search on an ordinary core, turned into rounds from the problem's size; None for
+        0.1 and another 0.1 for each waiting job.
+    warm_start
+        A plan, such as yesterday's. Where it is legal for this problem, the result is never worth less, and
+        it is the same plan unless a better one was found.
+    knobs
+        Settings of the search in place of `KNOBS`.
+
+    Returns
+    -------
+    Plan
+        Legal, without metrics.
+
+    Raises
+    ------
+    InputError
+        ``rounds`` or ``budget_ms`` is negative.
+    """
+    for name, value in (("rounds", rounds), ("budget_ms", budget_ms)):
+        if value is not None and not value >= 0:
+            raise InputError(f"{value} is out of range", field=name, fix="write a number of 0 or more")
+    b, names = board(problem)
+    state = new_state(b, seed)
+    settings = {**KNOBS, **(knobs or {})}
+    settings["heat"] *= min(1.0, HOT_JOBS / max(1, len(b.job)))
+    kept = _load(problem, b, names, state, warm_start) if warm_start is not None else None
+    owner_at = np.zeros(len(b.pool) + 1, np.int64)
+    np.cumsum(b.pool["gpus"] * b.steps, out=owner_at[1:])
+    owners = np.full(int(owner_at[-1]) if len(b.app) else 1, -1, np.int32)
+    allocate(
+        b,
+        state,
+        _orders(b),
+        kept is not None,
+        rounds_for(b, budget_ms) if rounds is None else int(rounds),
+        np.array(list(settings.values()), np.float64),
+        owners,
+        owner_at,
+    )
+    found = _plan(problem, b, names, state, owners, owner_at)
+    if kept is not None and warm_start is not None:
+        better = check(problem, found)[1]["objective"] - kept
+        if better <= 1e-9 * max(1.0, abs(kept)):
+            return Plan.of(problem, "fast", warm_start.placements, warm_start.apps)
+    return found
+
+
+def rounds_for(b: Board, budget_ms: float | None = None) -> int:
+    """Rounds that a budget buys, from the problem's size alone (microseconds a round, fitted on one core)."""
+    jobs = len(b.job)
+    if budget_ms is None:
+        budget_ms = BASE_MS + MS_PER_JOB * jobs
+    shapes = len(b.shape) / max(1, jobs)
+    words = float(b.pool["words"].max())
+    capped = int((b.app["cap"] < 1 << 40).sum())
+    micros = 1 + b.steps * (0.1 + 0.05 * words * shapes + 0.3 * capped) + 0.02 * jobs
+    return int(1000 * budget_ms / micros)
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from disk, so that the first request does not wait for it."""
+    plan(
+        Problem(
+            steps=2,
+            decay=0.98,
+            shortfall_weight=8.0,
+            pools=(Pool(id="pool", gpus=2),),
+            jobs=(Job(id="job", priority=1, order=0, shapes=(Shape(pool="pool", gpus=1, steps=1),)),),
+            apps=(App(id="app", pool="pool", priority=1, demand=(1, 1), swap_cap=1),),
+        ),
+        rounds=1,
+    )
+
+
+def _orders(b: Board) -> np.ndarray:
+    """Orders in which greedy starts insert the jobs."""
+    jobs = np.arange(len(b.job))
+    value = b.job["value"]
+    area, size, length = np.zeros(len(jobs)), np.zeros(len(jobs)), np.zeros(len(jobs))
+    owner = np.repeat(jobs, b.job["shape_last"] - b.job["shape_first"])
+    np.maximum.at(area, owner, b.shape["gpus"] * b.shape["steps"])
+    np.maximum.at(size, owner, b.shape["gpus"])
+    np.maximum.at(length, owner, b.shape["steps"])
+    orders = [
+        np.lexsort((jobs, -area, -value)),
+        np.lexsort((jobs, length)),
+        np.lexsort((jobs, -value * area)),
+        np.lexsort((jobs, -area * size)),
+        jobs,
+    ]
+    return np.stack(orders[:2] if len(jobs) > FEW_ORDERS_FROM else orders)
+
+
+def _load(problem: Problem, b: Board, names: Names, state: State, warm: Plan) -> float | None:
+    """Write a plan's placements into ``state.best``; returns its objective, or None where it is not legal."""
+    bad, figures = check(problem, warm.with_metrics({}))
+    if bad:
+        return None
+    number = {job.id: i for i, job in enumerate(names.jobs)}
+    pools = {pool.id: i for i, pool in enumerate(names.pools)}
+    for p in warm.placements:
+        i = number.get(p.job)
+        if i is None:
+            continue
+        for k in range(int(b.job["shape_first"][i]), int(b.job["shape_last"][i])):
+            shape = b.shape[k]
+            if (shape["pool"], shape["gpus"], shape["steps"]) == (pools[p.pool], p.gpus, p.steps):
+                state.best[i] = (k, p.start, p.first_gpu)
+    return figures["objective"]
+
+
+def _plan(
+    problem: Problem, b: Board, names: Names, state: State, owners: np.ndarray, owner_at: np.ndarray
+) -> Plan:
+    placements = []
+    for job in names.running:
+        r = job.running
+        placements.append(Placement(job.id, r.pool, r.first_gpu, r.gpus, 0, r.remaining))
+    ids = [pool.id for pool in names.pools]
+    shapes = b.shape.tolist()
+    spots = _first_come(b, names, shapes, state.spot.tolist())
+    for job, (k, start, first) in zip(names.jobs, spots, strict=True):
+        if k >= 0:
+            p, gpus, _, steps, _ = shapes[k]
+            placements.append(Placement(job.id, ids[p], first, gpus, start, steps))
+    placements.sort(key=lambda p: (p.start, p.pool, p.first_gpu, p.job))
+    apps = []
+    for p in range(len(ids)):
+        low, high = int(b.pool["app_first"][p]), int(b.pool["app_last"][p])
+        if low == high:
+            continue
+        by_step = np.ascontiguousarray(owners[owner_at[p] : owner_at[p + 1]].reshape(-1, b.steps).T)
+        for a in range(low, high):
+            step, gpu = np.nonzero(by_step == a)
+            cut = np.searchsorted(step, np.arange(b.steps + 1)).tolist()
+            gpus = gpu.tolist()
+            cells = tuple(tuple(gpus[i:j]) for i, j in zip(cut[:-1], cut[1:], strict=True))
+            apps.append(AppCells(names.apps[a].id, cells))
+    return Plan.of(problem, "fast", placements, sorted(apps, key=lambda a: a.app))
+
+
+def _first_come(b: Board, names: Names, shapes: list[Any], spots: list[list[int]]) -> list[list[int]]:
+    """Give equal jobs their places in order of arrival: the earliest start to the first, none to the last."""
+    firsts, lasts = b.job["shape_first"].tolist(), b.job["shape_last"].tolist()
+    groups: dict[Any, list[int]] = {}
+    for i, job in enumerate(names.jobs):
+        if firsts[i] < lasts[i]:
+            key = (job.priority, job.earliest, *shapes[firsts[i] : lasts[i]])
+            groups.setdefault(key, []).append(i)
+    result = list(spots)
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        own = [(k < 0, start, first, k - firsts[i]) for i in group for k, start, first in (spots[i],)]
+        for i, (waits, start, first, k) in zip(group, sorted(own), strict=True):
+            result[i] = [-1 if waits else firsts[i] + k, start, first]
+    return result
