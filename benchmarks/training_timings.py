@@ -57,7 +57,14 @@ def predicted(estimator: TrainingEstimator, table: pd.DataFrame) -> pd.DataFrame
 def measures(scored: pd.DataFrame) -> dict[str, float]:
     """Return MdRE, share within a factor of two, and coverage of the 80 % band."""
     if scored.empty:
-        return {"rows": 0, "sources": 0, "mdre": np.nan, "within2": np.nan, "coverage": np.nan, "weighted": np.nan}
+        return {
+            "rows": 0,
+            "sources": 0,
+            "mdre": np.nan,
+            "within2": np.nan,
+            "coverage": np.nan,
+            "weighted": np.nan,
+        }
     ratio = scored["q0.5"] / scored["actual"]
     inside = (scored["actual"] >= scored["q0.1"]) & (scored["actual"] <= scored["q0.9"])
     weight = scored["weight"] / scored["weight"].sum()
@@ -73,7 +80,9 @@ def measures(scored: pd.DataFrame) -> dict[str, float]:
 
 
 def show(scored: pd.DataFrame, title: str, *, by_source: bool) -> None:
-    print(f"{title}\n{'':44}{'rows':>6} {'MdRE':>7} {'in 2×':>7} {'80 % band':>10} {'weighted':>9} {'q0.9/q0.1':>10}")
+    print(
+        f"{title}\n{'':44}{'rows':>6} {'MdRE':>7} {'in 2×':>7} {'80 % band':>10} {'weighted':>9} {'q0.9/q0.1':>10}"
+    )
     parts = [("all rows", scored), ("not RL", scored[~scored["rl"]]), ("RL", scored[scored["rl"]])]
     if by_source:
         parts += [(f"  {name}", rows) for name, rows in scored.groupby("group", sort=True)]
@@ -122,13 +131,17 @@ def first_rows(table: pd.DataFrame, seed: int | None) -> pd.DataFrame:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calibrate", type=Path, required=True, help="timings to calibrate on")
     parser.add_argument("--test", type=Path, help="timings to predict; absent: a protocol inside --calibrate")
     parser.add_argument("--predictions", type=Path, help="write row, q0.1, q0.5, q0.9, actual as CSV here")
     parser.add_argument("--protocol", choices=("leave-sources-out", "random-half", "first-20"), default=None)
     parser.add_argument("--seed", type=int, default=0, help="seed of the random half")
-    parser.add_argument("--shuffle", action="store_true", help="first-20: 20 random rows instead of the first 20")
+    parser.add_argument(
+        "--shuffle", action="store_true", help="first-20: 20 random rows instead of the first 20"
+    )
     parser.add_argument("--by-source", action="store_true", help="show each source too")
     args = parser.parse_args()
     if (args.test is None) == (args.protocol is None):
@@ -154,7 +167,9 @@ def main() -> int:
     show(scored, title, by_source=args.by_source or args.protocol in ("leave-sources-out", "first-20"))
     if args.predictions is not None:
         columns = ["row", *(f"q{level}" for level in LEVELS), "actual"]
-        write_text(args.predictions, scored.sort_values("row")[columns].to_csv(index=False, float_format="%.6g"))
+        write_text(
+            args.predictions, scored.sort_values("row")[columns].to_csv(index=False, float_format="%.6g")
+        )
     return 0
 
 

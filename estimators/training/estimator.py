@@ -132,7 +132,10 @@ class TrainingEstimator(Estimator):
         """Predict quantiles of the hours; see :meth:`tidegrid.estimators.base.Estimator.predict_quantiles`."""
         wanted = as_levels(levels)
         C = features.checked(X)
-        parts = [self._quantiles(C.take(np.arange(i, min(i + CHUNK, len(C)))), wanted) for i in range(0, len(C), CHUNK)]
+        parts = [
+            self._quantiles(C.take(np.arange(i, min(i + CHUNK, len(C)))), wanted)
+            for i in range(0, len(C), CHUNK)
+        ]
         values = np.concatenate(parts) if parts else np.empty((0, len(wanted)))
         return quantile_frame(values, wanted, X.index)
 

@@ -67,10 +67,7 @@ def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[
     moved: np.ndarray | None = None
     learned = getattr(estimator, "residual_", None)
     if learned is not None and len(X):
-        moved = (
-            learned.contributions(x)
-            * learned.trust(x, rows.keys.stack)[:, None]
-        )
+        moved = learned.contributions(x) * learned.trust(x, rows.keys.stack)[:, None]
     out = []
     for i in range(len(X)):
         row = quantiles.iloc[i]

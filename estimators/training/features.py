@@ -39,11 +39,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature("epochs", "float", "epochs", 0, 1e5, default=1.0, doc="passes over the data"),
     Feature(
         "global_batch", "int", "sequences", 1, 1e8,
-        doc="sequences of one optimizer step; absent: 64, or 1024 rollouts, at least one a GPU",
+        doc="sequences of one optimizer step; absent: 64 and at least 8 a GPU, or 1024 rollouts",
     ),
     Feature(
         "micro_batch", "int", "sequences", 1, 1e6,
-        doc="sequences of one forward pass on one GPU; absent: about 4096 tokens",
+        doc="sequences of one forward pass on one GPU; absent: about 4096 tokens, 2048 for LoRA",
     ),
     Feature("gpus", "int", "GPUs", 1, 1e6, required=True, doc="GPUs that the job holds"),
     Feature("gpus_per_node", "int", "GPUs", 1, 4096, doc="GPUs of one node; absent: the GPU type's usual server"),
@@ -80,8 +80,10 @@ class Layout:
     cp: int = 0
     ep: int = 0
     vp: int = 0
+    dp: int = 0
     zero: int = -1
     offload: bool = False
+    guessed: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +92,7 @@ def layout(text: str) -> Layout:
     lowered = text.lower()
     found = dict(re.findall(r"(?<![a-z])(tp|pp|cp|ep|vp|vpp|fsdp|dp|zero)[-_= ]?(\d+)", lowered))
     size = {key: int(value) for key, value in found.items() if 0 < int(value) < 100_000}
-    zero = -1
+    zero, guessed = -1, False
     if "shard_grad" in lowered:
         zero = 2
     elif size.get("zero", 0) in (1, 2, 3):
@@ -98,12 +100,12 @@ def layout(text: str) -> Layout:
     elif size.get("fsdp", 0) > 1 or ("full_shard" in lowered) or re.search(r"(fsdp|hsdp)(?!\d)", lowered):
         zero = 3
     elif any(key in size for key in ("tp", "pp", "dp")):
-        zero = 1
+        zero, guessed = 1, True
     elif re.search(r"\bddp\b", lowered):
         zero = 0
     return Layout(
         size.get("tp", 0), size.get("pp", 0), size.get("cp", 0), size.get("ep", 0),
-        size.get("vp", size.get("vpp", 0)), zero, "offload" in lowered,
+        size.get("vp", size.get("vpp", 0)), size.get("dp", 0), zero, "offload" in lowered, guessed,
     )  # fmt: skip
 
 
@@ -303,9 +305,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     gpu_count
         GPUs to evaluate instead of the column ``gpus``, shape (rows,).
     """
-    number = {
-        f.name: C[f.name] for f in FEATURES if f.dtype not in ("category", "text")
-    }
+    number = {f.name: C[f.name] for f in FEATURES if f.dtype not in ("category", "text")}
     codes, names = _texts(C["variant"])
     spec = [variants.BY_NAME[name] for name in names]
 
@@ -354,7 +354,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     packing = number["packing"]
     generated, mean_seq = _lengths(seq, packing, rl, number["rollout_tokens"], of_variant("fill"),
                                    of_variant("generated_share"))  # fmt: skip
-    batch = np.where(np.isnan(number["global_batch"]), np.where(rl, 1024.0, np.maximum(64.0, gpus)),
+    batch = np.where(np.isnan(number["global_batch"]), np.where(rl, 1024.0, np.maximum(64.0, 8.0 * gpus)),
                      number["global_batch"])  # fmt: skip
     aux = np.where(
         np.isnan(number["aux_params_b"]), of_variant("aux_default") * params, number["aux_params_b"] * 1e9
@@ -372,14 +372,14 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     def of_layout(get: str) -> np.ndarray:
         return np.array([float(getattr(item, get)) for item in said])[text_codes]
 
-    given = {key: of_layout(key) for key in ("tp", "pp", "cp", "ep", "vp", "zero")}
+    given = {key: of_layout(key) for key in ("tp", "pp", "cp", "ep", "vp", "dp", "zero", "guessed")}
     memory = of_gpu("memory_gib") * 2.0**30
     held = np.where(lora, params * np.minimum(bits, np.where(narrow >= 1, 8.0, 16.0)) / 8.0, 6.0 * params)
     whole = np.where(lora, held, 16.0 * params)
     plan = _planned(given, gpus, node, batch, memory, held, whole, params, rl)
     dp = np.maximum(1.0, np.floor(gpus / (plan["tp"] * plan["pp"] * plan["cp"])))
     room = np.maximum(1.0, batch / dp)
-    micro_default = np.clip(np.round(4096.0 / np.maximum(mean_seq, 1.0)), 1.0, 16.0)
+    micro_default = np.clip(np.round(np.where(lora, 2048.0, 4096.0) / np.maximum(mean_seq, 1.0)), 1.0, 16.0)
     micro = np.minimum(np.where(np.isnan(number["micro_batch"]), micro_default, number["micro_batch"]), room)
     return Runs(
         variant=codes_to_variants(codes, names), lora=lora, rl=rl, dpo=dpo, backward=of_variant("backward"),
@@ -433,6 +433,13 @@ def _planned(
     then pipeline stages, then context parallel for GPUs that would have no sequence.
     """
     silent = (given["zero"] < 0) & (given["tp"] == 0) & (given["pp"] == 0)
+    # "DP1 PP16" on 64 GPUs leaves 4 for tensor parallelism, "DP16 TP4" on 128 leaves 2 stages
+    rest = np.floor(gpus / np.maximum(given["dp"] * np.maximum(given["cp"], 1.0), 1.0))
+    left = rest / np.maximum(given["tp"], 1.0) / np.maximum(given["pp"], 1.0)
+    whole_left = (given["dp"] > 0) & (left >= 2) & (left == np.floor(left))
+    given = dict(given)
+    given["tp"] = np.where(whole_left & (given["tp"] == 0) & (given["pp"] > 0), left, given["tp"])
+    given["pp"] = np.where(whole_left & (given["pp"] == 0) & (given["tp"] > 0), left, given["pp"])
     fits = whole < 0.7 * memory
     split = silent & (((params > 34e9) & (whole > 0.7 * memory)) | (gpus > batch)) & ~rl
     tp = np.maximum(given["tp"], 1.0)
@@ -449,6 +456,9 @@ def _planned(
         wanting = split & (gpus / (tp * pp * cp) > batch) & (tp * pp * cp * 2 <= gpus)
         cp = np.where(wanting, cp * 2, cp)
     zero = np.where(given["zero"] >= 0, given["zero"], np.where(split, 1.0, np.where(fits, 0.0, 3.0)))
+    # a layout that says nothing of ZeRO shards the weights too where they would not fit otherwise
+    spread = np.maximum(given["ep"], 1.0)
+    zero = np.where((given["guessed"] > 0) & (held / (tp * pp * spread) > 0.95 * memory), 3.0, zero)
     vp = np.where(given["vp"] > 0, given["vp"], np.where(split & (pp > 1), 4.0, 1.0))
     # a block smaller than the layout asks for runs with as much of it as fits
     tp = np.minimum(tp, gpus)

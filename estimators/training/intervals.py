@@ -28,6 +28,13 @@ SCALE_TERMS: Mapping[str, float] = {
 HALF = 20.0
 """Residuals at which a pool's own quantiles weigh as much as what they are shrunk towards."""
 
+ALIKE = 4.0
+"""Sources at which half of their common bias is believed."""
+
+NESTED = 0.87
+"""What the leave-source-out band is narrowed by: the source left out of it is predicted from one source fewer than the
+next one will be, and without the site's offset. Measured by leaving sources out twice (benchmarks/training_timings.py)."""
+
 ENOUGH_ROWS, ENOUGH_SOURCES = 60, 4
 """What a variant needs for a band of its own; below, it shares its family's."""
 
@@ -94,9 +101,9 @@ def fit_prior_bands(
         count = len(np.unique(group[rows]))
         if count < ENOUGH_SOURCES:
             # so few sources say little about the next one: all rows' quantiles, as wide as their number makes them
-            q = _with_tails(scaled, weight) * _few(count)
+            q = _with_tails(scaled, weight, 0) * _few(count)
         else:
-            q = _with_tails(scaled[rows], weight[rows])
+            q = _with_tails(scaled[rows], weight[rows], count)
         bands[family] = [float(v) for v in q]
     return scale, bands
 
@@ -121,7 +128,7 @@ def _families(r: Runs, group: np.ndarray) -> dict[str, np.ndarray]:
     return out
 
 
-def _with_tails(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _with_tails(values: np.ndarray, weight: np.ndarray, sources: int) -> np.ndarray:
     """Return quantiles at GRID whose outermost parts follow Laplace tails rather than the extreme residual."""
     q = weighted_quantiles(values, weight, GRID)
     low, high = np.interp([0.1, 0.9], GRID, q)
@@ -130,10 +137,10 @@ def _with_tails(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         tail_low = middle + rate_low * np.log(2.0 * np.minimum(GRID, 0.5))
         tail_high = middle - rate_high * np.log(2.0 * np.minimum(1.0 - GRID, 0.5))
-    # the middle of sources left out is their common bias, no property of the next source: the median stays the prior's
-    q = q - middle * (1.0 - np.abs(2.0 * GRID - 1.0))
+    # what left-out sources have in common is a property of the next one only as far as there are many of them
+    q = q - middle * ALIKE / (sources + ALIKE) * (1.0 - np.abs(2.0 * GRID - 1.0))
     q = np.where(GRID < 0.05, np.minimum(q, tail_low), np.where(GRID > 0.95, np.maximum(q, tail_high), q))
-    return np.maximum.accumulate(q)
+    return NESTED * np.maximum.accumulate(q)
 
 
 def family_of(r: Runs, bands: Mapping[str, Sequence[float]]) -> list[str]:

@@ -58,9 +58,9 @@ def needed(r: Runs) -> Memory:
     owners = np.where(sparing, r.gpus, ranks * np.where(r.zero >= 1, replicas, 1.0))
     graded = np.where(sparing, r.gpus, ranks * np.where(r.zero >= 2, replicas, 1.0))
     gradients = 2.0 * np.minimum(r.trainable / graded, np.where(r.lora, r.trainable, held))
-    optimizer = (4.0 + r.optimizer_bytes) * np.minimum(
-        r.trainable / owners, np.where(r.lora, r.trainable, held)
-    )
+    # pure bf16 training keeps no master weights and its optimizer's states in 16 bits
+    states = np.where(sparing & ~r.lora, r.optimizer_bytes / 2.0, 4.0 + r.optimizer_bytes)
+    optimizer = states * np.minimum(r.trainable / owners, np.where(r.lora, r.trainable, held))
     offloaded = r.offload
     weights, optimizer = np.where(offloaded, weights * 0.1, weights), np.where(offloaded, 0.0, optimizer)
     # adapters switched off are the reference; other frozen models are sharded over the job's GPUs

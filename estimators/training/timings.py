@@ -163,7 +163,9 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     out["flag"] = flag
     out["calibrates"] = ((flag == "") | (flag == out["derived"])) & out["hours"].gt(0)
     rows = out["group"].map(out.loc[out["calibrates"], "group"].value_counts()).fillna(1.0)
-    guessed = notes.str.contains(r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b|\btokens assumed\b", regex=True)
+    guessed = notes.str.contains(
+        r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b|\btokens assumed\b", regex=True
+    )
     # a study of a thousand rows counts as about a hundred: rows of one source are not independent
     out["weight"] = np.where(guessed | (out["derived"] != ""), 0.5, 1.0) / np.sqrt(np.maximum(rows, 1.0))
     return out
