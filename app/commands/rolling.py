@@ -17,8 +17,8 @@ State = Annotated[
 ]
 
 EXAMPLE = """
-Example: `tidegrid tick my-site --state my-site/state.db --now 2026-03-02T08:00:00Z` commits what starts at eight, prints
-it, and writes my-site/commit.json.
+Example: `tidegrid tick my-site --state my-site/state.db --now 2026-03-02T08:00:00Z` commits what starts at eight,
+prints it, and writes my-site/commit.json.
 """
 
 rolling = typer.Typer(

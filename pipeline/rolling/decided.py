@@ -112,6 +112,7 @@ def told(
     """Return the jobs under watch with the times that they are first told, and the durations they are planned with."""
     times = _times(etas)
     hours = durations(forecast, learnt.running)
+    starting = {start["job"] for start in starts}
     low, high = LEVELS.index(0.1), LEVELS.index(0.9)
     out = []
     for job, entry in learnt.watched.items():
@@ -138,7 +139,7 @@ def told(
                 entry = replace(
                     entry, est_low=float(ran + quantiles[low]), est_high=float(ran + quantiles[high])
                 )
-        out.append(entry)
+        out.append(replace(entry, committed=iso(now)) if job in starting else entry)
     return out
 
 

@@ -177,6 +177,10 @@ def _see_waiting(before: dict[str, Watched], site: Site, found: Learnt) -> None:
         elif entry.state == RUNNING:
             text = f"{job} ran and waits again; its waiting counts from {entry.first_seen}"
             found.events.append(Event("requeued", job, text))
+        elif entry.state == WAITING and entry.committed is not None:
+            text = f"{job} was to start at {entry.committed} and still waits; it is planned again"
+            found.events.append(Event("not started", job, text))
+            entry = replace(entry, committed=None)
         if entry.state != WAITING:
             # a new attempt is told new times
             entry = _new(row, WAITING, entry.first_seen)
@@ -188,11 +192,11 @@ def _see_missing(before: dict[str, Watched], site: Site, found: Learnt) -> None:
         entry = before[job]
         if entry.state == LOST:
             continue
-        if entry.state == WAITING:
+        if entry.state == WAITING and entry.committed is None:
             found.events.append(Event("withdrawn", job, f"{job} left the queue without having run"))
             continue
         if entry.state != MISSING:
-            text = f"{job} no longer runs, and job history has no record of its end yet"
+            text = f"{job} has left the queue and does not run, and job history has no record of its end yet"
             found.events.append(Event("missing", job, text))
         last = entry.end_high or entry.started or entry.first_seen
         if site.now - pd.Timestamp(last) < FORGOTTEN:

@@ -22,6 +22,8 @@ class Watched:
         GPUs of its block, or those asked for while it waits.
     started
         When it started; None while it waits.
+    committed
+        When it was last committed to start; None where never.
     est_low, est_high
         The 0.1 and 0.9 quantile of its duration as last planned before it ended, hours.
     told
@@ -37,6 +39,7 @@ class Watched:
     first_seen: str
     gpus: int
     started: str | None = None
+    committed: str | None = None
     est_low: float | None = None
     est_high: float | None = None
     told: str | None = None

@@ -1,5 +1,8 @@
 """A small synthetic site and estimators on it, made once."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from tidegrid.data.synth import synthesise
@@ -7,6 +10,9 @@ from tidegrid.estimators import Estimator
 from tidegrid.pipeline.plan import Forecast, make_forecast
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.train import fit_all
+
+# Tests are imported by path; this lets them say `from rolling_site import World`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

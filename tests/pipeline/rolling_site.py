@@ -11,12 +11,8 @@ from tidegrid.data import (
     App,
     Capacity,
     Cluster,
-    History,
     Pool,
-    read_requests,
-    read_running,
     write_cluster,
-    write_table,
 )
 from tidegrid.estimators import Estimator, Feature
 from tidegrid.estimators.base import as_levels, quantile_frame
