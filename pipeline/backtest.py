@@ -57,10 +57,19 @@ class Rows:
         total = hashlib.sha256()
         parts = {**{f"X.{name}": self.X[name] for name in sorted(self.X.columns)}, "y": self.y}
         for name, column in {**parts, "observed": self.observed, "known_at": self.known_at}.items():
-            text = column.dtype == object or pd.api.types.is_string_dtype(column.dtype)
-            plain = column.astype(object).fillna("").astype(str).astype(object) if text else column
+            if isinstance(column.dtype, pd.DatetimeTZDtype):
+                plain = (
+                    column.dt.tz_convert("UTC")
+                    .dt.tz_localize(None)
+                    .to_numpy(dtype="datetime64[us]")
+                    .view("int64")
+                )
+            elif column.dtype == object or pd.api.types.is_string_dtype(column.dtype):
+                plain = column.astype(object).fillna("").astype(str).astype(object).to_numpy()
+            else:
+                plain = column.to_numpy()
             total.update(name.encode())
-            total.update(pd.util.hash_array(plain.to_numpy()).tobytes())
+            total.update(pd.util.hash_array(plain).tobytes())
         return total.hexdigest()
 
 

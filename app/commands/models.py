@@ -35,7 +35,8 @@ def list_(
     json_: JsonFlag = False,
 ) -> None:
     """List the versions of every estimator, the champion and the challenger marked."""
-    found = [_record(version) for version in _open(store).list(name)]
+    opened = _open(store)
+    found = [_record(version) for version in opened.list(_known(opened, name))]
     if json_:
         print_json({"versions": found})
         return
@@ -99,7 +100,7 @@ def verify(
 ) -> None:
     """Check every file's hash, every line of the log and every alias; exit code 1 where one is damaged."""
     opened = _open(store)
-    count = len(opened.list(name))
+    count = len(opened.list(_known(opened, name)))
     problems = opened.verify(name)
     if json_:
         print_json({"versions": count, "problems": [{**vars(p), "text": str(p)} for p in problems]})
@@ -147,6 +148,15 @@ def _open(path: Path) -> "ModelStore":
         not ModelStore(path).names() and (path / "models").is_dir()
     )
     return ModelStore(path / "models" if inside else path)
+
+
+def _known(store: "ModelStore", name: str | None) -> str | None:
+    from tidegrid.errors import InputError
+
+    if name is not None and name not in store.names():
+        known = ", ".join(store.names()) or "none; train first"
+        raise InputError("the store has no such estimator", field=name, fix=f"use one of: {known}")
+    return name
 
 
 def _instant(at: str | None) -> str:

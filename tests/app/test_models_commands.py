@@ -97,6 +97,14 @@ def test_no_such_store_is_one_line(tmp_path: Path, command: str, capsys: pytest.
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("command", ["list", "verify", "prune", "show"])
+def test_an_unknown_estimator_is_one_line(
+    store: ModelStore, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, "models", command, str(store.root), "nope")
+    assert code == 2 and "use one of: recurring" in err and len(err.splitlines()) == 1
+
+
 def test_a_sites_folder_stands_for_its_store(store: ModelStore, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = call(capsys, "models", "list", str(store.root.parent), "--json")
     assert code == 0 and len(json.loads(text)["versions"]) == 2
