@@ -123,7 +123,7 @@ def forecast(
         with writing(out) as aside:
             named.to_csv(aside, index=False)
     if picture is not None:
-        _draw(picture, history, result, levels, quantile)
+        _draw(picture, history, result, levels)
     if json_:
         print_json({"forecast": named.to_dict("records"), "series": report.reset_index().to_dict("records")})
         return
@@ -226,9 +226,7 @@ def _print(result: Any, report: Any, quantile: float, gpus: bool) -> None:
     table("", [*head, "basis"], rows)
 
 
-def _draw(
-    path: Path, history: Any, result: Any, levels: tuple[float, ...], quantile: float, zone: str
-) -> None:
+def _draw(path: Path, history: Any, result: Any, levels: tuple[float, ...]) -> None:
     from tidegrid.app.pictures import demand_png
 
     name = str(result["unique_id"].iloc[0])

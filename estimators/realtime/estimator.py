@@ -9,7 +9,13 @@ import pandas as pd
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, quantile_frame
 from tidegrid.estimators.conformal import ConformalQuantiles
-from tidegrid.estimators.realtime.bands import band, blended_shape, pooled_shape, young_band
+from tidegrid.estimators.realtime.bands import (
+    band,
+    blended_shape,
+    few_origins_factor,
+    pooled_shape,
+    young_band,
+)
 from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typical_shape
 from tidegrid.estimators.realtime.curve import Curve
 from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, learn, peak_errors
@@ -359,7 +365,7 @@ class RealtimeEstimator(Estimator):
             return young_band(point, learnt.log_sigma * np.sqrt(1.0 + weeks), levels)
         shape = blended_shape(learnt, self.shapes_)
         group = lead_group(np.where(inside, 0, lead + learnt.stale))
-        width = np.sqrt(wide) * self.widths_.get(key, 1.0)
+        width = np.sqrt(wide) * self.widths_.get(key, 1.0) * few_origins_factor(len(learnt.errors))
         return band(point, learnt.spread[local % DAY], width, shape, group, levels)
 
     def _basis_of(self, key: str) -> str:

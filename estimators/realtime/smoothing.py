@@ -14,7 +14,7 @@ WEEK = 168
 
 
 @njit(cache=True, nogil=True)
-def _start_states(x, seasonal):
+def _start_states(x, weekly):
     """Return the level, the daily and the weekly pattern that the first two weeks show."""
     n = len(x)
     first = min(n, 2 * WEEK if n >= 2 * WEEK else max(DAY, (n // DAY) * DAY))
@@ -24,17 +24,16 @@ def _start_states(x, seasonal):
     level /= first
     day = np.zeros(DAY)
     week = np.zeros(WEEK)
-    if seasonal:
-        count = np.zeros(DAY)
+    count = np.zeros(DAY)
+    for t in range(first):
+        day[t % DAY] += x[t] - level
+        count[t % DAY] += 1.0
+    for s in range(DAY):
+        # half an observation of "no pattern" keeps a single day from being taken at face value
+        day[s] /= count[s] + 0.5
+    if weekly and n >= 2 * WEEK:
         for t in range(first):
-            day[t % DAY] += x[t] - level
-            count[t % DAY] += 1.0
-        for s in range(DAY):
-            # one pseudo-observation of "no pattern" keeps a single day from being taken at face value
-            day[s] /= count[s] + 0.5
-        if n >= 2 * WEEK:
-            for t in range(first):
-                week[t % WEEK] += (x[t] - level - day[t % DAY]) / (first / WEEK + 1.0)
+            week[t % WEEK] += (x[t] - level - day[t % DAY]) / (first / WEEK + 1.0)
     return level, day, week
 
 
@@ -70,15 +69,17 @@ def dshw_run(x, end, start, alpha, delta, omega, phi, level, day, week, stride, 
 
 
 @njit(cache=True, nogil=True)
-def _unpack(p, out):
-    """Map the real line to (0, 1) for each of the four parameters."""
+def _unpack(p, weekly, out):
+    """Map the real line to (0, 1) for each of the four parameters; the weekly one is 0 without a weekly pattern."""
     for i in range(4):
         out[i] = 1.0 / (1.0 + np.exp(-min(max(p[i], -12.0), 12.0)))
+    if not weekly:
+        out[2] = 0.0
 
 
 @njit(cache=True, nogil=True)
-def _dshw_loss(p, x, end, start, horizon, stride, step, level, day, week, q):
-    _unpack(p, q)
+def _dshw_loss(p, weekly, x, end, start, horizon, stride, step, level, day, week, q):
+    _unpack(p, weekly, q)
     _, _, loss = dshw_run(
         x, end, start, q[0], q[1], q[2], q[3], level, day.copy(), week.copy(), stride, horizon, step
     )
@@ -87,10 +88,10 @@ def _dshw_loss(p, x, end, start, horizon, stride, step, level, day, week, q):
 
 
 @njit(cache=True, nogil=True)
-def dshw_fit(x, end, horizon, guess, budget):
+def dshw_fit(x, end, horizon, guess, budget, weekly):
     """Return the four smoothing parameters (logits) by Nelder–Mead from ``guess``, at most ``budget``
     losses."""
-    level, day, week = _start_states(x[:end], True)
+    level, day, week = _start_states(x[:end], weekly)
     start = min(WEEK, end // 2)
     stride = 7
     step = 3
@@ -101,7 +102,7 @@ def dshw_fit(x, end, horizon, guess, budget):
         simplex[i] = guess
         if i:
             simplex[i, i - 1] += 1.2
-        value[i] = _dshw_loss(simplex[i], x, end, start, horizon, stride, step, level, day, week, q)
+        value[i] = _dshw_loss(simplex[i], weekly, x, end, start, horizon, stride, step, level, day, week, q)
     used = 5
     while used < budget:
         order = np.argsort(value, kind="mergesort")
@@ -113,11 +114,11 @@ def dshw_fit(x, end, horizon, guess, budget):
         for i in range(4):
             centre += simplex[i] / 4.0
         trial = centre + (centre - simplex[4])
-        got = _dshw_loss(trial, x, end, start, horizon, stride, step, level, day, week, q)
+        got = _dshw_loss(trial, weekly, x, end, start, horizon, stride, step, level, day, week, q)
         used += 1
         if got < value[0]:
             further = centre + 2.0 * (centre - simplex[4])
-            better = _dshw_loss(further, x, end, start, horizon, stride, step, level, day, week, q)
+            better = _dshw_loss(further, weekly, x, end, start, horizon, stride, step, level, day, week, q)
             used += 1
             if better < got:
                 simplex[4] = further
@@ -129,11 +130,9 @@ def dshw_fit(x, end, horizon, guess, budget):
             simplex[4] = trial
             value[4] = got
         else:
-            if got < value[4]:
-                trial = centre + 0.5 * (trial - centre)
-            else:
-                trial = centre + 0.5 * (simplex[4] - centre)
-            better = _dshw_loss(trial, x, end, start, horizon, stride, step, level, day, week, q)
+            inner = trial if got < value[4] else simplex[4]
+            trial = centre + 0.5 * (inner - centre)
+            better = _dshw_loss(trial, weekly, x, end, start, horizon, stride, step, level, day, week, q)
             used += 1
             if better < min(got, value[4]):
                 simplex[4] = trial
@@ -142,18 +141,18 @@ def dshw_fit(x, end, horizon, guess, budget):
                 for i in range(1, 5):
                     simplex[i] = simplex[0] + 0.5 * (simplex[i] - simplex[0])
                     value[i] = _dshw_loss(
-                        simplex[i], x, end, start, horizon, stride, step, level, day, week, q
+                        simplex[i], weekly, x, end, start, horizon, stride, step, level, day, week, q
                     )
                 used += 4
     return simplex[np.argmin(value)]
 
 
 @njit(cache=True, nogil=True)
-def dshw_forecast(x, ends, horizon, p, out):
+def dshw_forecast(x, ends, horizon, p, weekly, out):
     """Write the forecasts from each of the ascending ``ends`` to ``out[origin, lead]``, filtering once."""
     q = np.empty(4)
-    _unpack(p, q)
-    level, day, week = _start_states(x[: ends[0]], True)
+    _unpack(p, weekly, q)
+    level, day, week = _start_states(x[: ends[0]], weekly)
     e = 0.0
     t = 0
     for o in range(len(ends)):
