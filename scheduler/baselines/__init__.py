@@ -16,7 +16,15 @@ from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import Problem
 from tidegrid.scheduler.solve import BASELINES
 
-__all__ = ["BASELINES", "chosen_shapes", "fits_pool", "in_file_order", "plan_baseline"]
+__all__ = [
+    "BASELINES",
+    "chosen_shapes",
+    "chosen_tasks",
+    "fits_pool",
+    "in_file_order",
+    "plan_baseline",
+    "queue_order",
+]
 
 # Slurm's multifactor plugin: a job's age counts in full at PriorityMaxAge, seven days where a site sets none.
 MAX_AGE_MINUTES = 7 * 24 * 60
@@ -45,6 +53,18 @@ def chosen_shapes(arrays: Arrays) -> np.ndarray:
     return chosen
 
 
+def chosen_tasks(arrays: Arrays) -> Tasks:
+    """Jobs with the shapes that a baseline uses."""
+    shape = chosen_shapes(arrays)
+    return Tasks(
+        pool=np.where(shape >= 0, arrays.shape_pool[shape], -1) if len(arrays.shape_pool) else shape,
+        gpus=arrays.shape_gpus[shape] if len(arrays.shape_gpus) else shape,
+        steps=arrays.shape_steps[shape] if len(arrays.shape_steps) else shape,
+        earliest=arrays.earliest,
+        latest_end=arrays.latest_end,
+    )
+
+
 def plan_baseline(problem: Problem, mode: str, **_: Any) -> Plan:
     """Plan with one of the `BASELINES`.
 
@@ -69,15 +89,8 @@ def plan_baseline(problem: Problem, mode: str, **_: Any) -> Plan:
         first = offset[arrays.run_pool[j]] + arrays.run_first[j]
         busy[: arrays.run_steps[j], first : first + arrays.run_gpus[j]] = True
     board = Board(busy, offset, arrays.pool_node)
-    shape = chosen_shapes(arrays)
-    tasks = Tasks(
-        pool=np.where(shape >= 0, arrays.shape_pool[shape], -1) if len(arrays.shape_pool) else shape,
-        gpus=arrays.shape_gpus[shape] if len(arrays.shape_gpus) else shape,
-        steps=arrays.shape_steps[shape] if len(arrays.shape_steps) else shape,
-        earliest=arrays.earliest,
-        latest_end=arrays.latest_end,
-    )
-    order = _queue(problem, arrays, tasks, mode)
+    tasks = chosen_tasks(arrays)
+    order = queue_order(problem, arrays, tasks, mode)
     if mode in ("easy", "easy_priority"):
         start, first = board.easy(tasks, order)
     else:
@@ -99,7 +112,8 @@ sjf = partial(plan_baseline, mode="sjf")
 fifo_elastic = partial(plan_baseline, mode="fifo_elastic")
 
 
-def _queue(problem: Problem, arrays: Arrays, tasks: Tasks, mode: str) -> np.ndarray:
+def queue_order(problem: Problem, arrays: Arrays, tasks: Tasks, mode: str) -> np.ndarray:
+    """Indices of the jobs in the order in which a baseline serves them."""
     if mode == "priority":
         return np.lexsort((arrays.rank, -arrays.priority))
     if mode == "sjf":
