@@ -9,6 +9,7 @@ from tidegrid.errors import InputError
 from tidegrid.scheduler.checker import check
 from tidegrid.scheduler.fast.board import Board, Names, board
 from tidegrid.scheduler.fast.cache import drop_stale
+from tidegrid.scheduler.fast.queue_starts import queue_starts
 from tidegrid.scheduler.fast.search import allocate
 from tidegrid.scheduler.fast.state import State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
@@ -87,20 +88,34 @@ def plan(
     state = new_state(b, seed)
     settings = {**KNOBS, **(knobs or {})}
     settings["heat"] *= min(1.0, HOT_JOBS / max(1, len(b.job)))
-    kept = _load(problem, b, names, state, warm_start) if warm_start is not None else None
+    starts = queue_starts(problem, b, names)
+    spots, charged = starts.spots, starts.penalty
+    kept = None
+    if warm_start is not None:
+        warm, kept = _spots_of(problem, b, names, warm_start)
+        if kept is not None:
+            spots = np.concatenate([spots, warm[None]])
+            charged = np.append(charged, np.inf)  # what its own apps are worth is looked at in the end
     owner_at = np.zeros(len(b.pool) + 1, np.int64)
     np.cumsum(b.pool["gpus"] * b.steps, out=owner_at[1:])
     owners = np.full(int(owner_at[-1]) if len(b.app) else 1, -1, np.int32)
-    allocate(
+    own = allocate(
         b,
         state,
         _orders(b),
-        kept is not None,
+        spots,
+        charged,
         rounds_for(b, budget_ms) if rounds is None else int(rounds),
         np.array(list(settings.values()), np.float64),
         owners,
         owner_at,
     )
+    if own >= 0:
+        state.spot[:] = spots[own]
+        for p, pool in enumerate(names.pools):
+            low = int(starts.offset[problem.pools.index(pool)])
+            line = starts.owners[own][:, low : low + pool.gpus].T
+            owners[owner_at[p] : owner_at[p + 1]] = starts.own_app[line].ravel()
     found = _plan(problem, b, names, state, owners, owner_at)
     if kept is not None and warm_start is not None:
         better = check(problem, found)[1]["objective"] - kept
@@ -155,22 +170,23 @@ def _orders(b: Board) -> np.ndarray:
     return np.stack(orders[:2] if len(jobs) > FEW_ORDERS_FROM else orders)
 
 
-def _load(problem: Problem, b: Board, names: Names, state: State, warm: Plan) -> float | None:
-    """Write a plan's placements into ``state.best``; returns its objective, or None where it is not legal."""
-    bad, figures = check(problem, warm.with_metrics({}))
+def _spots_of(problem: Problem, b: Board, names: Names, plan: Plan) -> tuple[np.ndarray, float | None]:
+    """Return a plan's placements on the board, and its objective, or None where it is not legal."""
+    spots = np.full((len(b.job), 3), -1, np.int64)
+    bad, figures = check(problem, plan.with_metrics({}))
     if bad:
-        return None
+        return spots, None
     number = {job.id: i for i, job in enumerate(names.jobs)}
     pools = {pool.id: i for i, pool in enumerate(names.pools)}
-    for p in warm.placements:
+    for p in plan.placements:
         i = number.get(p.job)
         if i is None:
             continue
         for k in range(int(b.job["shape_first"][i]), int(b.job["shape_last"][i])):
             shape = b.shape[k]
             if (shape["pool"], shape["gpus"], shape["steps"]) == (pools[p.pool], p.gpus, p.steps):
-                state.best[i] = (k, p.start, p.first_gpu)
-    return figures["objective"]
+                spots[i] = (k, p.start, p.first_gpu)
+    return spots, figures["objective"]
 
 
 def _plan(

@@ -7,11 +7,12 @@ import numpy as np
 from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, set_apart, settle, swap_turn
 from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
-from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, uniform, worth
+from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, short_cost, uniform, worth
 
 
 START_FIT = 0.02  # what full contact is worth against the marginal objective in a greedy start
 STRICTLY = 1e-13  # gains below this share are rounding
+MOST_PASSES = 4  # over the order in which apps choose
 TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
 
 
@@ -227,22 +228,30 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
 
 
 @kernel
-def try_turns(B: Any, S: Any) -> Any:
-    """Let two apps of one pool choose in the other order where that costs less; returns what it saves."""
-    saved = 0.0
+def try_turn(B: Any, S: Any, p: int, i: int) -> Any:
+    """Let two apps of a pool choose in the other order where that costs less; returns what it saves."""
+    before = full_penalty(B, S, p)
+    swap_turn(S, i)
+    after = full_penalty(B, S, p)
+    if after < before:
+        return before - after
+    swap_turn(S, i)
+    return 0.0
+
+
+@kernel
+def best_turns(B: Any, S: Any) -> Any:
+    """Swap neighbours in the order in which apps choose as long as that pays; returns the objective."""
     for p in range(len(B.pool)):
-        apps = B.pool[p].app_last - B.pool[p].app_first
-        if not B.pool[p].capped or apps < 2:
-            continue
-        i = B.pool[p].app_first + below(S.rng, apps - 1)
-        before = full_penalty(B, S, p)
-        swap_turn(S, i)
-        after = full_penalty(B, S, p)
-        if after < before:
-            saved += before - after
-        else:
-            swap_turn(S, i)
-    return saved
+        first, last = B.pool[p].app_first, B.pool[p].app_last
+        saved = 1.0 if B.pool[p].capped else 0.0
+        passes = 0
+        while saved > 0.0 and passes < MOST_PASSES:
+            saved = 0.0
+            passes += 1
+            for i in range(first, last - 1):
+                saved += try_turn(B, S, p, i)
+    return objective(B, S)
 
 
 @kernel
@@ -272,7 +281,10 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
     unit = S.tally[0] / max(1, placed)
     for r in range(rounds):
         if r % TURN_EVERY == 0:
-            here += try_turns(B, S)
+            p = below(S.rng, len(B.pool))
+            apps = B.pool[p].app_last - B.pool[p].app_first
+            if B.pool[p].capped and apps > 1:
+                here += try_turn(B, S, p, B.pool[p].app_first + below(S.rng, apps - 1))
         set_apart(B, S, any_capped and uniform(S.rng) < knobs[11])
         temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
         for p in range(len(B.pool)):
@@ -345,7 +357,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
         if there >= least:
             here = there
             S.apart[1] = 1
-            if here > best * (1.0 + STRICTLY) + STRICTLY:
+            if here > best + STRICTLY * abs(best):
                 best = here
                 record(S, best_spots)
         else:
@@ -355,27 +367,49 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
 
 @entry
 def allocate(
-    B: Any, S: Any, orders: Any, warm: bool, rounds: int, knobs: Any, owners: Any, owner_at: Any
-) -> Any:
-    """Best plan of a number of greedy starts and rounds; returns the tilted objective.
+    B: Any,
+    S: Any,
+    orders: Any,
+    starts: Any,
+    charged: Any,
+    rounds: int,
+    knobs: Any,
+    owners: Any,
+    owner_at: Any,
+) -> int:
+    """Find the best plan from a number of starts and rounds.
 
-    ``S.best`` holds a legal plan to start from if ``warm`` is true. ``S.spot`` gets the placements,
-    ``owners`` the app on each GPU and step.
+    ``starts`` holds legal placements to start from, ``charged`` what the shortfall of the horizon costs in
+    them with their own apps. ``S.spot`` gets the placements, ``owners`` the app on each GPU and step. Returns
+    the index of a start that is worth more with its own apps than all that was found, or -1.
     """
     best = -np.inf
     any_capped = 0
     for p in range(len(B.pool)):
         any_capped = max(any_capped, B.pool[p].capped)
-    if warm:
-        restore(B, S, S.best)
-        best = objective(B, S)
+    own, own_best = -1, -np.inf
+    for i in range(len(starts)):
+        restore(B, S, starts[i])
+        found = S.tally[0] - charged[i]
+        for p in range(len(B.pool)):
+            for t in range(B.steps, B.width):
+                if B.step[p, t].wanted > 0:
+                    found -= short_cost(B, p, t, S.used[p, t])
+        if found > own_best:
+            own, own_best = i, found
+        found = objective(B, S)
+        if found > best + STRICTLY * abs(best) or i == 0:
+            best = found
+            record(S, S.best)
     for i in range(len(orders)):
         for apart in range(1 + any_capped):
             found = construct(B, S, orders[i], START_FIT, apart == 1)
-            if found > best * (1.0 + STRICTLY) + STRICTLY:
+            if found > best + STRICTLY * abs(best):
                 best = found
                 record(S, S.best)
     restore(B, S, S.best)
+    best = best_turns(B, S)
+    record(S, S.best)
     if rounds > 0 and len(B.job) > 0:
         best = improve(B, S, rounds, S.best, knobs)
         restore(B, S, S.best)
@@ -384,4 +418,4 @@ def allocate(
             count_apps(B, S, p, 0, 0, 0)
             settle(B, S, p)
             name(B, S, p, False, owners, owner_at[p])
-    return best
+    return own if own_best > best + 1e-9 * abs(best) else -1
