@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
@@ -92,7 +93,11 @@ def bound(
         from tidegrid.scheduler.formal.lagrange import price_bound
 
         if limit > 0.0 or columns <= MAX_COLUMNS:
-            prices = padded(terms, price_bound(terms))
+            end = monotonic() + seconds
+            # Without a clock the rounds alone end the search for prices.
+            prices = padded(
+                terms, price_bound(terms, lambda: deterministic_time is not None or monotonic() < end)
+            )
             if prices < best.value:
                 best = Bound(prices, False, "prices", columns)
         if limit > 0.0 and columns <= MAX_COLUMNS:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegrid.errors import InputError
 from tidegrid.scheduler.checker import check
 from tidegrid.scheduler.formal.bound import MAX_COLUMNS, padded, relative_gap
 from tidegrid.scheduler.formal.changes import changes
@@ -18,14 +19,17 @@ from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
 from tidegrid.scheduler.solve import solve
 
-#: Cells of named blocks up to which the whole model is built; beyond it neighbourhoods alone are.
-MAX_CELLS = 2_500_000
+#: Cells of named blocks, for each second that is left, up to which the whole model is built.
+CELLS_A_SECOND = 100_000
 #: Cells up to which the whole model is so quick that it comes before its parts.
 FEW_CELLS = 50_000
 DEFAULT_LIMIT = 10.0
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
-COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.2, 0.1, 0.1, 0.2
-PART_SHARE, FIRST_PARTS_SHARE = 0.04, 0.15
+COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.35, 0.1, 0.08, 0.2
+PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
+#: Where the counts are solved beside the search, it waits this share of the limit for them.
+FIRST_COUNT_SHARE = 0.2
+#: What building a part costs, in deterministic time, which does not count it.
 BUILD_TIME = 0.05
 
 Chosen = dict[int, Column]
@@ -65,7 +69,16 @@ def plan(
         ``solver`` holds ``status`` (``optimal``: the objective meets the bound; ``feasible``; ``interrupted``;
         ``fallback``: the solver failed), ``trouble`` (what failed, or None), ``bound``, ``gap`` (share of the
         bound), ``fast_objective``, ``gain`` and ``changes`` (see `changes`).
+
+    Raises
+    ------
+    InputError
+        The deterministic time is negative or not finite.
     """
+    if deterministic_time is not None and not 0.0 <= deterministic_time < np.inf:
+        raise InputError(
+            f"{deterministic_time} is not a length of time", field="deterministic_time", fix="write 0 or more"
+        )
     fast = solve(problem, mode="fast", seed=seed, **options)
     seconds = DEFAULT_LIMIT if time_limit is None else time_limit
     search = _Search(problem, fast, Budget(seconds, deterministic_time, seed=seed), progress)
@@ -91,6 +104,7 @@ class _Counting:
         self._budget = search.budget
         self._model = CountModel(search.terms)
         self._latest: tuple[Chosen, Counts] | None = None
+        self._ended = False
         self._beside = search.budget.deterministic is None
         share = 1.0 if self._beside else COUNT_SHARE
         self._search = search
@@ -106,16 +120,20 @@ class _Counting:
     def _keep(self, value: Callable[[Var], int]) -> None:
         self._latest = self._model.chosen(value), {key: value(n) for key, n in self._model.n.items()}
 
-    def first(self, share: float) -> tuple[Chosen, Counts] | None:
-        """The best solution in counts once the run has ended or had its share of the limit."""
-        if self._beside:
-            self._run.wait(share * self._budget.total())
-        if not self._beside or self._run.wait(0.0):
+    def wait(self, share: float) -> None:
+        """Wait until the run has ended; where it goes on beside the search, for a share of the limit at most."""
+        self._run.wait(share * self._budget.total() if self._beside else np.inf)
+
+    def news(self) -> tuple[Chosen, Counts] | None:
+        """The best solution in counts, where there is a new one since the last call."""
+        if not self._ended and self._run.wait(0.0):
+            self._ended = True
             answer = self._run.answer()
             self._search.statuses.append(answer.status)
             if answer.bound is not None:
                 self._search.lower_scaled(answer.bound)
-        return self._latest
+        latest, self._latest = self._latest, None
+        return latest
 
     def stop(self) -> None:
         """End the run; what it found is kept."""
@@ -145,7 +163,7 @@ class _Search:
         """Lower the bound and raise the plan until they meet or the budget ends."""
         if self.budget.left() <= 0.0:
             return
-        self._lower(padded(self.terms, price_bound(self.terms)))
+        self._lower(padded(self.terms, price_bound(self.terms, lambda: self.budget.left() > 0.0)))
         if self.terms.column_count > MAX_COLUMNS or self.met():
             return
         counting = _Counting(self)
@@ -157,22 +175,27 @@ class _Search:
             self._settle_apps()
 
     def _improve(self, counting: "_Counting") -> None:
-        solution = counting.first(COUNT_SHARE)
-        if self.met():
-            return
-        if solution is not None and not self._place(*solution):
-            for reach in (1, 3):
-                if not self.met():
-                    self._search_near(solution, reach)
+        counting.wait(FIRST_COUNT_SHARE)
+        self._name(counting.news())
         cells = self._cells()
         if cells <= FEW_CELLS and not self.met():
             self._search_whole()
         rng = np.random.default_rng(self.budget.seed)
         # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
         self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
-        if FEW_CELLS < cells <= MAX_CELLS and not self.met():
+        self._name(counting.news())
+        if FEW_CELLS < cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
             self._search_whole()
-        self._search_parts(rng)
+        self._name(counting.news())
+        self._search_parts(rng, until=SETTLE_SHARE * self.budget.total())
+
+    def _name(self, solution: tuple[Chosen, Counts] | None) -> None:
+        """Name the GPUs of a solution in counts; where that fails, let its jobs move a little."""
+        if solution is None or self.met() or self._place(*solution):
+            return
+        for reach in (1, 3):
+            if not self.met():
+                self._search_near(solution, reach)
 
     def met(self) -> bool:
         """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
@@ -290,7 +313,7 @@ class _Search:
         model.hint_plan(self.best)
         self._solve(model, WHOLE_SHARE, "whole", whole=True)
 
-    def _search_parts(self, rng: np.random.Generator, until: float = 0.0) -> None:
+    def _search_parts(self, rng: np.random.Generator, until: float) -> None:
         """Free some jobs, keep the others where they are, solve, and go on with others."""
         waiting = [j for j, job in enumerate(self.problem.jobs) if not job.running and self.terms.columns[j]]
         size = 8
@@ -310,7 +333,6 @@ class _Search:
             answer = self._solve(
                 model, PART_SHARE, f"{len(free)} jobs freed", whole=len(free) == len(waiting)
             )
-            # Building a model takes time that CP-SAT does not count.
             self.budget.spend(BUILD_TIME)
             quick = left - self.budget.left() < 0.25 * PART_SHARE * self.budget.total()
             if not answer.optimal:
@@ -381,7 +403,7 @@ def settle_apps(terms: Terms, plan: Plan, budget: Budget) -> Plan | None:
         model.cp.add(model.n[key] >= least)
     model.fewest_swaps()
     model.hint_plan(plan)
-    answer = Run(model.cp, budget, 0.05 * budget.total(), named=True).answer()
+    answer = Run(model.cp, budget, SETTLE_SHARE * budget.total(), named=True).answer()
     if answer.solution is None:
         return None
     value = answer.solution

@@ -180,19 +180,19 @@ class Prices:
         return gain, slack
 
 
-def price_bound(terms: Terms, rounds: int = 40, keep_going: Callable[[], bool] = lambda: True) -> float:
+def price_bound(terms: Terms, keep_going: Callable[[], bool] = lambda: True) -> float:
     """Return an upper bound of the objective of every legal plan.
 
     Parameters
     ----------
-    rounds
-        Evaluations of L at each of four temperatures.
     keep_going
         Asked before each temperature; the bound found so far holds at any time.
     """
     shapes = sum(len(job.shapes) for job in terms.problem.jobs)
     if (shapes + len(terms.problem.apps)) * terms.lookahead > _MAX_CELLS:
         return terms.objective_at_most
+    # Evaluations of L at each temperature: fewer where one takes longer; never read from a clock.
+    rounds = int(np.clip(2e7 / max(1, shapes * terms.lookahead), 6, 40))
     model = Prices(terms)
     best = [model.exact(np.zeros(model.shape))[0]]
     unit = float(model.reward.max(initial=0.0)) or 1.0

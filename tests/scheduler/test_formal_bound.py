@@ -185,7 +185,7 @@ def test_a_solver_that_fails_leaves_a_valid_bound(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_price_search_that_fails_leaves_the_trivial_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(terms: Terms) -> float:
+    def fail(*_: Any) -> float:
         raise FloatingPointError
 
     it = random_problem(1, gpus=(4, 8), jobs=(4, 8))
