@@ -124,7 +124,9 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
             "has no usable row", fix="give rows with a duration or throughput, a model size and GPUs"
         )
     keep = np.sort(
-        np.concatenate([_spaced(rows) for rows in used.groupby("group", sort=True).indices.values()])
+        np.concatenate(
+            [_spaced(np.asarray(rows)) for rows in used.groupby("group", sort=True).indices.values()]
+        )
     )
     used = used.iloc[keep]
     runs = features.derive(features.checked(used))

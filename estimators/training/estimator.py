@@ -26,7 +26,7 @@ LOAD_BYTES_S = 2e9
 """Bytes a second at which a node reads a model's weights from shared storage."""
 
 OVERHEAD = 1.15
-"""Whole run over pure training once it runs: evaluation, checkpoints, stalls (published runs: 1.2 to 1.5 with start-up)."""
+"""Whole run over pure training: evaluation, checkpoints, stalls (published: 1.2 to 1.5 with start-up)."""
 
 
 class TrainingEstimator(Estimator):
@@ -260,7 +260,7 @@ class TrainingEstimator(Estimator):
                 f"{elapsed[at]} cannot be used", row=at + 2, field="elapsed_h", fix="give hours, 0 or more"
             )
         whole = self.predict_quantiles(X, tuple(GRID)).to_numpy()
-        return quantile_frame(remaining_quantiles(whole, GRID, elapsed, wanted), wanted, X.index)
+        return quantile_frame(remaining_quantiles(whole, list(GRID), elapsed, wanted), wanted, X.index)
 
     # ------------------------------------------------------------------- state
 

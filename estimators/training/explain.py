@@ -133,7 +133,8 @@ def _told(C: features.Table, r: Runs, t: Terms, i: int, f: dict[str, float]) -> 
     gpu = str(C["gpu_type"][i]) or "A100 (assumed)"
     layout = f"TP{r.tp[i]:.0f} PP{r.pp[i]:.0f} DP{r.dp[i]:.0f}" + (" ZeRO-3" if r.zero[i] >= 3 else "")
     parts.append(
-        f"{r.gpus[i]:.0f} × {gpu} ({layout}) at {f['utilization']:.0%} of peak: {_hours(f['pure_s'] / 3600)} of training"
+        f"{r.gpus[i]:.0f} × {gpu} ({layout}) at {f['utilization']:.0%} of peak: "
+        f"{_hours(f['pure_s'] / 3600)} of training"
     )
     shown = {
         "kernel launches": f["launches_s"], "exchange between GPUs": f["exchange_s"], "pipeline bubble": f["bubble_s"],
@@ -188,9 +189,9 @@ def card_markdown(estimator: "TrainingEstimator") -> str:
     """Return the model card as Markdown."""
     data = card(estimator)
     lines = [f"# Model card: {data['estimator']}", "", f"Predicts {data['predicts']} from 22 features.", ""]
-    history = data["history"]
+    history, calibrated = data["history"], data["calibration"]
     lines += [
-        f"- calibrated on {data['calibration']['rows']} published runs of {len(data['calibration']['sources'])} sources",
+        f"- calibrated on {calibrated['rows']} published runs of {len(calibrated['sources'])} sources",
         f"- history: {history['finished']} finished runs, {history['lower_bounds']} lower bounds",
         *[f"- limit: {limit}" for limit in data["limits"]],
     ]

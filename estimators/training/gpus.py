@@ -117,7 +117,7 @@ ARCHS = ("Volta", "Ampere", "Ada", "Hopper", "Blackwell", "CDNA", "Gaudi", "TPU"
 UNKNOWN = BY_NAME["A100-SXM-80GB"]
 """What a GPU type without a data sheet is taken for, with a wide band and said so in the basis."""
 
-# (what the squeezed name contains, the sheet), the most specific first
+# (what the name contains, with or without dashes, the sheet), the most specific first
 _RULES: tuple[tuple[str, str], ...] = (
     (r"gb300", "GB300"),
     (r"gb200", "GB200"),
@@ -191,8 +191,9 @@ def find(name: str) -> tuple[Gpu, bool]:
     """
     if name in BY_NAME:
         return BY_NAME[name], True
-    squeezed = re.sub(r"[^a-z0-9]", "", name.lower())
+    dashed = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    squeezed = dashed.replace("-", "")
     for pattern, sheet in _RULES:
-        if squeezed and re.search(pattern, squeezed):
+        if dashed and (re.search(pattern, dashed) or re.search(pattern, squeezed)):
             return BY_NAME[sheet], True
     return UNKNOWN, False

@@ -220,7 +220,7 @@ def learn_more(
     kept = keep_latest(keys, np.arange(len(keys)))
     # a young history chooses its noise anew with every outcome; an old one only after many
     if len(site.z) < 64 or len(done) >= 0.2 * len(site.z):
-        fresh = fit_site(x[kept], keys[kept], values[kept], np.minimum(extra[kept], 1.0))
+        fresh = fit_site(x[kept], keys[kept], values[kept], extra[kept])
         fresh.means = site.means
     else:
         fresh = SiteModel(x[kept], keys[kept], values[kept], extra[kept], site.noise, site.means)

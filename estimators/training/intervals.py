@@ -32,8 +32,9 @@ ALIKE = 4.0
 """Sources at which half of their common bias is believed."""
 
 NESTED = 0.87
-"""What the leave-source-out band is narrowed by: the source left out of it is predicted from one source fewer than the
-next one will be, and without the site's offset. Measured by leaving sources out twice (benchmarks/training_timings.py)."""
+"""What the leave-source-out band is narrowed by: a source left out of it is predicted from one source fewer than the
+next one will be, and without the site's offset. Measured by leaving sources out twice (benchmarks/
+training_timings.py)."""
 
 ENOUGH_ROWS, ENOUGH_SOURCES = 60, 4
 """What a variant needs for a band of its own; below, it shares its family's."""
@@ -54,7 +55,9 @@ def prior_scale(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
     return np.asarray(scale.get("base", BASE_SCALE) * np.exp(scale_inputs(r) @ coefficient))
 
 
-def weighted_quantiles(values: np.ndarray, weight: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+def weighted_quantiles(
+    values: np.ndarray, weight: np.ndarray, levels: Sequence[float] | np.ndarray
+) -> np.ndarray:
     """Return weighted quantiles, interpolated between the mid-points of the weights; shape (levels,)."""
     order = np.argsort(values, kind="stable")
     v, w = values[order], weight[order]

@@ -114,7 +114,10 @@ START = {name: constant.start for name, constant in CONSTANTS.items()}
 
 @dataclass
 class Terms:
-    """What a run consists of; arrays of shape (rows,), seconds of wall-clock over the whole run unless said."""
+    """What a run consists of; arrays of shape (rows,), seconds of wall-clock over the whole run unless said.
+
+    ``launch_ratio`` is the launches of a micro-batch over its arithmetic.
+    """
 
     seconds: np.ndarray
     flops: np.ndarray
@@ -129,6 +132,7 @@ class Terms:
     update: np.ndarray
     generation: np.ndarray
     steps: np.ndarray
+    launch_ratio: np.ndarray
 
     def utilization(self, runs: Runs) -> np.ndarray:
         """Return model FLOPs utilization: the FLOPs of the passes over what the GPUs could do in that time."""
@@ -238,7 +242,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
         arithmetic=arithmetic * count * steps, launches=launches * count * steps,
         exchange=((tensor + context_exchange + dispatch) * count + np.maximum(micro_time - busy, 0.0) * count + reduced)
         * steps, bubble=bubble * steps, update=(update + c["step"]) * steps,
-        generation=np.where(r.rl, generation, 0.0) * steps, steps=steps,
+        generation=np.where(r.rl, generation, 0.0) * steps, steps=steps, launch_ratio=launches / arithmetic,
     )  # fmt: skip
 
 

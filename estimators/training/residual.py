@@ -41,7 +41,7 @@ def scaled(r: Runs, t: Terms) -> np.ndarray:
         log(r.params) / 1.5, log(r.active / r.params) / 0.7, log(r.micro * r.mean_seq / r.cp) / 1.2, log(r.seq) / 1.2,
         log(r.gpus) / 1.5, log(r.tp) / 0.7, log(r.pp) / 0.8, log(count) / 1.2, r.zero >= 3, r.lora, r.qlora,
         np.nan_to_num(r.checkpointing, nan=0.4), np.nan_to_num(r.narrow, nan=0.5) * 0.7, log(r.peak) / 0.6, r.packing,
-        r.rl * 2.0, r.dpo, log((t.launches + 1e-9) / (t.arithmetic + 1e-9)) / 1.5, log(r.hidden) / 0.6,
+        r.rl * 2.0, r.dpo, log(t.launch_ratio) / 1.5, log(r.hidden) / 0.6,
         log(r.layers) / 0.6, log(r.ep), (r.weight_bits < 16) * 0.5, log(r.mean_seq / r.seq),
     ]).astype(float)  # fmt: skip
 

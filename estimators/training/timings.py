@@ -15,10 +15,22 @@ from tidegrid.errors import InputError
 from tidegrid.estimators.training.features import shape_of
 
 COLUMNS = (
-    "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus", "gpu_type",
-    "nodes", "precision", "tokens_or_samples_total", "tokens_per_s_per_gpu", "mfu", "duration_h", "gpu_hours",
-    "peak_mem_gib", "lora_rank", "sharding", "grad_ckpt", "notes",
+    "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus",
+    "gpu_type", "nodes", "precision", "tokens_or_samples_total", "tokens_per_s_per_gpu", "mfu", "duration_h",
+    "gpu_hours", "peak_mem_gib", "lora_rank", "sharding", "grad_ckpt", "notes",
 )  # fmt: skip
+
+TEXTS = (
+    "source",
+    "technique",
+    "strategy",
+    "model",
+    "gpu_type",
+    "precision",
+    "sharding",
+    "grad_ckpt",
+    "notes",
+)
 
 REFUSED = ("SUSPECT", "DEGENERATE", "LOWER BOUND", "OOM", "FAILED", "FEASIBILITY ONLY")
 """Flags in ``notes`` of rows that are no usable measurement; LOWER BOUND rows are kept as censored."""
@@ -86,8 +98,7 @@ def read(path: str | Path) -> pd.DataFrame:
 def frame(raw: pd.DataFrame) -> pd.DataFrame:
     """Return features and measurements of a table in the format of :data:`COLUMNS`; see :func:`read`."""
     d = pd.DataFrame({c: raw[c] if c in raw.columns else pd.Series(np.nan, raw.index) for c in COLUMNS})
-    text = {c: d[c].astype(object).where(d[c].notna(), "").astype(str) for c in
-            ("source", "technique", "strategy", "model", "gpu_type", "precision", "sharding", "grad_ckpt", "notes")}  # fmt: skip
+    text = {c: d[c].astype(object).where(d[c].notna(), "").astype(str) for c in TEXTS}
     notes = text["notes"]
 
     def number(column: str) -> pd.Series:
@@ -172,9 +183,14 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _derive(
-    out: pd.DataFrame, text: dict[str, pd.Series], notes: pd.Series, hours: pd.Series, whole: pd.Series, gpus: pd.Series,
+    out: pd.DataFrame,
+    text: dict[str, pd.Series],
+    notes: pd.Series,
+    hours: pd.Series,
+    whole: pd.Series,
+    gpus: pd.Series,
     total: pd.Series,
-) -> None:  # fmt: skip
+) -> None:
     """Fill in what ``notes`` say where the columns measure nothing: these rows calibrate, and are not scored.
 
     ``derived`` says from what: samples a second and a mean length, TFLOP/s a GPU, or a time for so many iterations of

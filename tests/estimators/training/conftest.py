@@ -1,0 +1,6 @@
+"""Lets the tests of the training predictor import their shared cases by name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
