@@ -416,6 +416,10 @@ def allocate(
     for p in range(len(B.pool)):
         if B.pool[p].app_last > B.pool[p].app_first:
             count_apps(B, S, p, 0, 0, 0)
+            plain = name(B, S, p, False, S.none, -1)
             settle(B, S, p)
+            # What is kept over a dip may cost moves that a cap has not; then no dip is bridged.
+            if name(B, S, p, False, S.none, -1) > plain:
+                count_apps(B, S, p, 0, 0, 0)
             name(B, S, p, False, owners, owner_at[p])
     return own if own_best > best + 1e-9 * abs(best) else -1
