@@ -22,6 +22,7 @@ from tidegrid.errors import InputError
 from tidegrid.files import write_text
 from tidegrid.scheduler import Problem, solve
 
+SEEDS = range(6)
 FOLDER = Path(__file__).parents[1] / "scheduler" / "scenarios"
 
 # id, kind, GPU-hours on one GPU from … to, GPUs from … to, priority from … to
@@ -91,7 +92,7 @@ RECIPES = {
     "training_heavy": Recipe(
         "training heavy", "8 GPUs; utilization 53.6 % under FIFO, 87.0 % and value +105 % when planned", 8,
         ((TRAINING, "training", 7, 11), (BATCH, "batch_inference", 1, 2)),
-        (("chat", 1, 5, 13, 8),), (0.526, 0.546), 0.89, 1.10, ask=2, width=(2.5, 4.5),
+        (("chat", 1, 5, 13, 8),), (0.526, 0.546), 0.90, 1.22, ask=2, width=(2.5, 4.5),
     ),
     "realtime_heavy": Recipe(
         "realtime heavy", "contended, realtime has most of the cluster", 8,
@@ -219,16 +220,16 @@ def _laid_out(data: dict[str, Any]) -> str:
 
 
 def measure(problem: Problem) -> dict[str, float]:
-    """FIFO's figures, the fast mode's, and the gain."""
-    fifo, fast = solve(problem, "fifo").metrics, solve(problem, "fast").metrics
+    """FIFO's figures, and the least that the fast mode reaches over a few seeds: no lucky draw is told."""
+    fifo = solve(problem, "fifo").metrics
+    plans = [solve(problem, "fast", seed=seed).metrics for seed in SEEDS]
     return {
         "fifo": fifo["utilization"],
         "placed": fifo["placed"],
-        "fast": fast["utilization"],
-        "gain": fast["value"] / fifo["value"] - 1 if fifo["value"] else 0.0,
-        "short": fast["shortfall"],
-        "fifo_short": fifo["shortfall"],
-        "fast_placed": fast["placed"],
+        "fast": min(m["utilization"] for m in plans),
+        "gain": min(m["value"] for m in plans) / fifo["value"] - 1 if fifo["value"] else 0.0,
+        "short": max(m["shortfall"] for m in plans),
+        "fast_placed": min(m["placed"] for m in plans),
     }
 
 
