@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.stats import norm
 
 from tidegrid.estimators.conformal import needed
 
@@ -17,6 +18,9 @@ RECENT = 1000
 
 ENOUGH = 100
 """Outcomes from which a class answers for itself; below, all classes answer together."""
+
+TARGET, PACE, STRETCH = 0.8, 0.01, (0.0, 1.5)
+"""The band that is followed outcome by outcome, how fast, and how far levels may be stretched by it."""
 
 EDGES = (0.3, 1.2)
 """Where the classes part: the spread between the quartiles, in decades of time."""
@@ -33,14 +37,29 @@ class LevelCalibration:
     ----------
     ranks : list of ndarray
         The newest transforms of each class, oldest first.
+    stretch : float
+        How much further out than the sample says levels are read, in normal deviates: it grows with each outcome
+        outside the 80 % band and falls with each inside it (adaptive conformal inference, Gibbs and Candès 2021), so
+        that the band keeps its promise where the future is not like the past.
     """
 
     ranks: list[np.ndarray] = field(default_factory=lambda: [np.empty(0) for _ in range(len(EDGES) + 1)])
+    stretch: float = 0.0
 
     def add(self, classes: np.ndarray, u: np.ndarray) -> None:
         """Take in outcomes in the order in which they became known."""
         for c in np.unique(classes):
             self.ranks[c] = np.concatenate([self.ranks[c], u[classes == c]])[-RECENT:]
+
+    def follow(self, classes: np.ndarray, u: np.ndarray) -> None:
+        """Stretch or relax the levels by outcomes, in the order in which they became known."""
+        tails = ((1 - TARGET) / 2, (1 + TARGET) / 2)
+        bands = {int(c): norm.ppf(self._sample_levels(int(c), tails)) for c in np.unique(classes)}
+        z = norm.ppf(np.clip(u, GRID[0], GRID[-1]))
+        for c, at in zip(classes, z, strict=True):
+            low, high = bands[int(c)] * (1.0 + self.stretch)
+            miss = 0.0 if low <= at <= high else 1.0
+            self.stretch = float(np.clip(self.stretch + PACE * (miss - (1 - TARGET)), *STRETCH))
 
     def pool(self, c: int) -> np.ndarray:
         """Return the transforms that answer for class ``c``: its own where enough, else everybody's."""
@@ -51,7 +70,12 @@ class LevelCalibration:
         return all(len(self.pool(c)) >= needed(level) for level in levels)
 
     def levels(self, c: int, levels: Sequence[float]) -> np.ndarray:
-        """Return the level of F to read for each wanted level.
+        """Return the level of F to read for each wanted level."""
+        z = norm.ppf(self._sample_levels(c, levels)) * (1.0 + self.stretch)
+        return np.clip(norm.cdf(z), GRID[0], GRID[-1])
+
+    def _sample_levels(self, c: int, levels: Sequence[float]) -> np.ndarray:
+        """Return the levels that the sample asks for.
 
         Below the sample that split-conformal prediction needs for a level, the level read is the more cautious of
         the wanted one and the sample's extreme; without a sample it is the wanted one.

@@ -210,6 +210,7 @@ class RecurringJobEstimator(Estimator):
             "classes": len(self.learner_.calibration.ranks),
             "hash_probe": str(hash_probe()),
             "way": list(self.learner_.way),
+            "stretch": self.learner_.calibration.stretch,
         }
         return Bundle(
             self.name, params, state, arrays, {"trees": self.learner_.text} if self.learner_.text else {}
@@ -230,8 +231,12 @@ class RecurringJobEstimator(Estimator):
         check_hash(int(bundle.state["hash_probe"]))
         out.memory_ = Memory(**{name: bundle.arrays[name].copy() for name in Memory.empty().arrays()})
         ranks = [bundle.arrays[f"ranks_{c}"].copy() for c in range(bundle.state["classes"])]
+        first, second = (float(v) for v in bundle.state["way"])
         out.learner_ = Learner(
-            bundle.arrays["theta"].copy(), bundle.texts.get("trees", ""), LevelCalibration(ranks)
+            bundle.arrays["theta"].copy(),
+            bundle.texts.get("trees", ""),
+            LevelCalibration(ranks, float(bundle.state["stretch"])),
+            (first, second),
         )
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
         out.noted_ = None
@@ -305,14 +310,17 @@ class RecurringJobEstimator(Estimator):
         u = outcome_levels(foretold, rows.log_hours, rows.flags)
         classes = spread_class(foretold)
         asked, told = np.argsort(rows.submit, kind="stable"), np.argsort(rows.known, kind="stable")
-        told = told[thinned(rows.recipe, rows.submit)[told]]
+        counts = thinned(rows.recipe, rows.submit)
         ready = np.searchsorted(rows.known[told], rows.submit[asked], side="left")
         out = np.empty((len(u), len(levels)))
         done = 0
         for at in range(0, len(asked), STEP):
             new = told[done : ready[at]]
-            calibration.add(classes[new], u[new])
+            calibration.add(classes[new[counts[new]]], u[new[counts[new]]])
+            calibration.follow(classes[new], u[new])
             done = max(done, int(ready[at]))
             out[asked[at : at + STEP]] = self._calibrated(foretold[asked[at : at + STEP]], levels)
-        calibration.add(classes[told[done:]], u[told[done:]])
+        rest = told[done:]
+        calibration.add(classes[rest[counts[rest]]], u[rest[counts[rest]]])
+        calibration.follow(classes[rest], u[rest])
         return out

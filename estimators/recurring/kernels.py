@@ -35,7 +35,7 @@ whether the recipe is new, open jobs of the user and of the recipe, time since t
 FRESH_S = 1800.0
 """Seconds of silence after which a recipe counts once more in the once-a-recipe columns."""
 
-NARROW, WIDE, TAIL = 0.15, 0.9, 0.4
+NARROW, WIDE, TAIL = 0.12, 0.9, 0.3
 """Widths of the two-sided exponential kernel in log time, and the weight of the wide one."""
 
 LOW, BINS, BIN = -9.0, 950, 0.02
@@ -196,7 +196,29 @@ def weigh(theta, used, facts, share):
 
 
 @njit(cache=True)
-def mix(x, w, used, share, prior, grid, mass, out):
+def _smooth(mass, scratch):
+    # the members' kernel, as two recursive passes for each width: a two-sided exponential is one forward, one back
+    for width in range(2):
+        keep = np.exp(-BIN / (NARROW if width == 0 else WIDE))
+        gain = (1.0 - keep) / (1.0 + keep)
+        run = 0.0
+        for b in range(BINS):
+            run = run * keep + mass[b]
+            scratch[width, b] = run
+        run = 0.0
+        for b in range(BINS - 1, -1, -1):
+            scratch[width, b] = gain * (scratch[width, b] + run)
+            run = (run + mass[b]) * keep
+    total = 0.0
+    for b in range(BINS):
+        mass[b] = (1.0 - TAIL) * scratch[0, b] + TAIL * scratch[1, b]
+        total += mass[b]
+    for b in range(BINS):
+        mass[b] /= total
+
+
+@njit(cache=True)
+def mix(x, w, used, share, prior, grid, mass, scratch, out):
     """Write the mixture's quantiles at ``grid`` into ``out``."""
     for b in range(BINS):
         mass[b] = share[_MEMBERS] * prior[b]
@@ -204,6 +226,7 @@ def mix(x, w, used, share, prior, grid, mass, out):
         for i in range(used[member]):
             at = int((x[member, i] - LOW) / BIN)
             mass[min(max(at, 0), BINS - 1)] += share[member] * w[member, i]
+    _smooth(mass, scratch)
     below = 0.0
     g = 0
     for b in range(BINS):
@@ -299,6 +322,7 @@ def sweep(
     facts = np.zeros((_MEMBERS, FACTS))
     share = np.empty(_MEMBERS + 1)
     mass = np.empty(BINS)
+    scratch = np.empty((2, BINS))
     j = 0
     k = 0
     for i in range(query_t.shape[0]):
@@ -334,7 +358,7 @@ def sweep(
             facts_out[i, _MEMBERS, 0] = 1.0
         if quantiles_out.shape[0] > 0:
             weigh(theta, used, facts, share)
-            mix(x, w, used, share, prior, grid, mass, quantiles_out[i])
+            mix(x, w, used, share, prior, grid, mass, scratch, quantiles_out[i])
         if numbers_out.shape[0] > 0:
             describe(counts, last, submits, submitted, own, slots, t, x, w, used, numbers_out[i])
     while j < event_t.shape[0]:

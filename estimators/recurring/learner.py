@@ -29,25 +29,19 @@ ENOUGH = 200
 HELD_OUT = 0.4
 """The share of the newest jobs that calibrate: predicted by a gate and trees that have seen only older ones."""
 
-BLENDS = (
-    (1.0, 2.0, 0.0),
-    (0.0, 1.0, 0.0),
-    (1.0, 2.0, 0.5),
-    (0.0, 1.0, 0.5),
-    (1.0, 2.0, 1.0),
-    (0.3, 2.0, 1.0),
-    (0.0, 1.0, 1.0),
-)
-"""Ways to move a wide answer: from the first spread on (between the quartiles, in decades) it moves, from the second it
-has moved all the way, to the mixture's mean, the trees' median or half-way between (the third number)."""
-
-STAY = (8.0, 9.0, 0.0)
+STAY = (8.0, 9.0)
 """The way that leaves the mixture's median where it is."""
+
+WAYS = (STAY, (1.0, 2.0), (0.3, 2.0), (0.0, 1.0))
+"""Ways to move a wide answer towards the trees' median: it moves from the first spread on (between the quartiles, in
+decades) and has moved all the way at the second."""
+
+GAIN = 0.02
+"""What a way must gain on jobs held out before it replaces staying: the next jobs may be of another kind."""
 
 _BINS_AT = LOW + BIN * np.arange(BINS + 1)
 _PRIOR = np.diff(norm.cdf(_BINS_AT, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA))
 _PRIOR = _PRIOR / _PRIOR.sum()
-_SHARES = np.diff(np.concatenate([[0.0], 0.5 * (GRID[1:] + GRID[:-1]), [1.0]]))
 _NONE_F, _NONE_I = np.empty(0), np.empty(0, dtype=np.int8)
 _NO_SLOTS = np.empty((0, len(COLUMNS)), dtype=np.int64)
 
@@ -65,13 +59,13 @@ class Learner:
     calibration : LevelCalibration
         Transforms of past outcomes.
     way : tuple of float
-        How a wide answer moves, one of ``BLENDS`` or ``STAY``.
+        How a wide answer moves, one of ``WAYS``.
     """
 
     theta: np.ndarray = field(default_factory=gate.shipped)
     text: str = ""
     calibration: LevelCalibration = field(default_factory=LevelCalibration)
-    way: tuple[float, float, float] = STAY
+    way: tuple[float, float] = STAY
     _booster: Any = None
 
     def distribution(self, quantiles: np.ndarray, inputs: np.ndarray) -> np.ndarray:
@@ -111,9 +105,10 @@ class Learner:
     def observe(self, foretold: np.ndarray, rows: Rows, at: np.ndarray) -> None:
         """Calibrate on outcomes, in the order in which they became known."""
         order = np.argsort(rows.known[at], kind="stable")
-        order = order[gate.thinned(rows.recipe[at], rows.submit[at])[order]]
-        u = outcome_levels(foretold, rows.log_hours[at], rows.flags[at])
-        self.calibration.add(spread_class(foretold)[order], u[order])
+        u, classes = outcome_levels(foretold, rows.log_hours[at], rows.flags[at]), spread_class(foretold)
+        counts = order[gate.thinned(rows.recipe[at], rows.submit[at])[order]]
+        self.calibration.add(classes[counts], u[counts])
+        self.calibration.follow(classes[order], u[order])
 
     def _fit(
         self,
@@ -137,35 +132,36 @@ class Learner:
             self._booster = None
 
 
-def _blend(quantiles: np.ndarray, median: np.ndarray, way: tuple[float, float, float]) -> np.ndarray:
+def _blend(quantiles: np.ndarray, median: np.ndarray, way: tuple[float, float]) -> np.ndarray:
     low, half, high = (int(np.searchsorted(GRID, level)) for level in (0.25, 0.5, 0.75))
     spread = (quantiles[:, high] - quantiles[:, low]) / np.log(10.0)
     moved = np.clip((spread - way[0]) / (way[1] - way[0]), 0.0, 1.0)
-    centre = way[2] * median + (1.0 - way[2]) * (quantiles @ _SHARES)
-    return quantiles + (moved * (centre - quantiles[:, half]))[:, None]
+    # the middle moves, the tails stay: what the past has shown remains possible
+    share = np.clip(1.0 - np.abs(GRID - 0.5) / 0.4, 0.0, 1.0)
+    return np.sort(quantiles + share * (moved * (median - quantiles[:, half]))[:, None], axis=1)
 
 
 def _best_way(
     quantiles: np.ndarray, median: np.ndarray, rows: Rows, at: np.ndarray, sizes: np.ndarray
-) -> tuple[float, float, float]:
+) -> tuple[float, float]:
     """Return the way with the least error on jobs that neither gate nor trees have seen.
 
     The error is the mean absolute one and half the root mean square one, in log time: what a planner loses grows with
     the miss, and a few misses by a factor of a hundred cost more than many by two. A burst counts as the root of its
     jobs.
     """
-    true = rows.flags[at] == 1
-    weight = np.where(true, sizes**-0.5, 0.0)
-    if not true.any():
+    weight = np.where(rows.flags[at] == 1, sizes**-0.5, 0.0)
+    if not weight.any():
         return STAY
     half = int(np.searchsorted(GRID, 0.5))
     losses = []
-    for way in (STAY, *BLENDS):
+    for way in WAYS:
         miss = rows.log_hours[at] - _blend(quantiles, median, way)[:, half]
         losses.append(
             np.average(np.abs(miss), weights=weight) + 0.5 * np.sqrt(np.average(miss**2, weights=weight))
         )
-    return (STAY, *BLENDS)[int(np.argmin(losses))]
+    best = int(np.argmin(losses))
+    return WAYS[best] if losses[best] < (1 - GAIN) * losses[0] else STAY
 
 
 def outcome_levels(foretold: np.ndarray, log_hours: np.ndarray, flags: np.ndarray) -> np.ndarray:
