@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.realtime import RealtimeEstimator
+from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
 from tidegrid.estimators.realtime.backtest import COLUMNS, origins, roll, scales, score
 from tidegrid.estimators.realtime.clean import clean
 
@@ -227,6 +227,10 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by-series", action="store_true", help="print the MASE of every series, losses marked"
     )
+    parser.add_argument(
+        "--gpu-cover", action="store_true", help="print what GPUs at the 90 %% quantile leave unmet and save"
+    )
+    parser.add_argument("--swap-cap", type=int, help="swap cap for --gpu-cover (default none)")
     out = parser.parse_args(arguments)
     if not 1 <= out.horizon <= 168:
         parser.error("--horizon is 1 to 168 hours")
@@ -339,8 +343,36 @@ def run(arguments: argparse.Namespace) -> None:
     order = [key for key in results["tidegrid"].index if key in common]
     shared = {name: result.loc[order] for name, result in results.items()}
     print(table_of(shared, costs))
+    if arguments.gpu_cover:
+        print(cover(forecast, actual, plan, arguments.swap_cap))
     if len(shared) > 1:
         verdict(shared, arguments.by_series)
+
+
+def cover(forecast: pd.DataFrame, table: pd.DataFrame, plan: pd.DataFrame, swap_cap: int | None) -> str:
+    """Return what GPUs held at the 90 % quantile leave unmet, and save against reserving the peak all the time.
+
+    A GPU serves a twentieth of each series' highest hour before the scored part. The reservation is the highest
+    need of the scored part, which no one knows beforehand: nothing short by construction.
+    """
+    first = plan.groupby("series_id")["first"].min()
+    before = table[table["hour"] < table["series_id"].map(first)]
+    peak = before.groupby("series_id")["value"].max()
+    both = forecast.merge(table, on=["series_id", "hour"]).dropna(subset=["value"])
+    held = needed = unmet = reserved = 0
+    for series, part in both.groupby("series_id"):
+        if not peak.get(series, 0.0) > 0:
+            continue
+        capacity = Capacity(float(peak[series]) / 20)
+        part = part.sort_values("hour")
+        need = capacity.gpus(part["value"])
+        curve = gpu_curve(part["q0.9"], capacity, swap_cap=swap_cap, held=int(need[0]))
+        held, needed, reserved = held + curve.sum(), needed + need.sum(), reserved + need.max() * len(need)
+        unmet += np.maximum(need - curve, 0).sum()
+    return (
+        f"GPUs at the 90 % quantile: {100 * unmet / needed:.2f} % of demanded GPU-hours unmet, "
+        f"{100 * (1 - held / reserved):.1f} % fewer GPU-hours held than the peak reservation"
+    )
 
 
 def verdict(results: dict[str, pd.DataFrame], every: bool) -> None:

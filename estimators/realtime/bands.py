@@ -34,7 +34,7 @@ def standard_errors(learnt: Learnt) -> np.ndarray:
     -------
     ndarray of shape (origins, HORIZON)
     """
-    ends = origins(learnt.length)[:-1]
+    ends = origins(learnt.judged)[:-1]
     at = (learnt.local0 + ends[:, None] + np.arange(HORIZON)[None, :]) % DAY
     out = np.empty_like(learnt.errors)
     for o in range(len(ends)):

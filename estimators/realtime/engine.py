@@ -70,6 +70,10 @@ class Learnt:
         How many hours before the end the level shifted; 0 where it did not.
     shift_ratio : float
         New level over the old.
+    judged : int
+        ``length`` when members were last judged and errors collected.
+    holt : ndarray of shape (2, 4)
+        Smoothing parameters of the Holt-Winters members.
     """
 
     local0: int
@@ -88,6 +92,8 @@ class Learnt:
     spikes: int
     shift_h: int
     shift_ratio: float
+    judged: int
+    holt: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,8 @@ def learn(series: Series, pool: Pool) -> Learnt:
         spikes=cleaned.spikes,
         shift_h=0,
         shift_ratio=1.0,
+        judged=n,
+        holt=np.zeros((2, 4)),
     )
     scale = float(values.mean()) if n else 0.0
     if n < SHORTEST or scale == 0.0:
@@ -184,7 +192,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
     scale = float(values.mean())
     x = np.round(values / scale, 12)
     ends = origins(n)
-    paths = run_members(x, ends)
+    paths, holt = run_members(x, ends)
     extra = (
         borrowed_paths(x, ends, local0, HORIZON, pool)
         if n < GROWN
@@ -223,6 +231,44 @@ def learn(series: Series, pool: Pool) -> Learnt:
         chosen=chosen,
         shift_h=n - shift if shift else 0,
         shift_ratio=ratio,
+        holt=holt,
+    )
+
+
+def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
+    """Bring what was learnt of a grown series up to its new hours: forecasts anew, members not judged again.
+
+    Once a day has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the
+    level shifted), the series is learnt from the start.
+    """
+    cleaned = series.cleaned()
+    n = len(cleaned.values)
+    fresh = n - learnt.judged
+    same_start = series.local0 + cleaned.offset == learnt.local0
+    holidays = bool(series.holiday.any())
+    if not same_start or not 0 < fresh < DAY or learnt.length < GROWN or not learnt.weights.any() or holidays:
+        return learn(series, pool)
+    values, shift, ratio = at_present_level(cleaned.values)
+    if bool(shift) != bool(learnt.shift_h):
+        return learn(series, pool)
+    scale = float(values.mean())
+    x = np.round(values / scale, 12)
+    paths, _ = run_members(x, np.array([n]), learnt.holt)
+    paths = np.concatenate([paths, np.full((1, *paths.shape[1:]), np.nan)])
+    point = combine(paths, learnt.weights)[0]
+    if learnt.chosen in BASELINES:
+        point = paths[NAMES.index(learnt.chosen), 0]
+    return replace(
+        learnt,
+        length=n,
+        scale=scale,
+        point=point * scale,
+        stale=n - 1 - int(np.flatnonzero(cleaned.known)[-1]),
+        gaps=cleaned.gaps,
+        outages=cleaned.outages,
+        spikes=cleaned.spikes,
+        shift_h=n - shift if shift else 0,
+        shift_ratio=ratio,
     )
 
 
@@ -246,7 +292,7 @@ def peak_errors(series: Series, learnt: Learnt, lead: int, hours: int) -> np.nda
     """
     values, _, _ = at_present_level(series.cleaned().values)
     out = []
-    for end, errors in zip(origins(learnt.length)[:-1], learnt.errors, strict=True):
+    for end, errors in zip(origins(learnt.judged)[:-1], learnt.errors, strict=True):
         window = slice(max(lead, 0), max(lead, 0) + hours)
         missed = errors[window]
         if len(missed) < hours or not np.isfinite(missed).all():

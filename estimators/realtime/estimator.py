@@ -18,7 +18,7 @@ from tidegrid.estimators.realtime.bands import (
 )
 from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typical_shape
 from tidegrid.estimators.realtime.curve import Curve
-from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, learn, peak_errors
+from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, follow, learn, peak_errors
 from tidegrid.estimators.realtime.history import History, histories
 from tidegrid.estimators.realtime.intervals import lead_group
 from tidegrid.estimators.realtime.localtime import (
@@ -156,7 +156,9 @@ class RealtimeEstimator(Estimator):
                 else more
             )
             self.series_[key] = whole
-            self.learnt_[key] = learn(self._series(whole), self.pool_)
+            one = self._series(whole)
+            old = self.learnt_.get(key)
+            self.learnt_[key] = learn(one, self.pool_) if old is None else follow(one, old, self.pool_)
         return self
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:

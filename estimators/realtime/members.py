@@ -54,7 +54,12 @@ FIRST_GUESS = np.array([-2.5, -1.5, -1.5, 1.5])
 """Logits of the Holt-Winters parameters from which the first fit starts."""
 
 
-def run_members(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
+HOLT = ("Holt-Winters 24h and 168h", "Holt-Winters 24h")
+
+
+def run_members(
+    x: np.ndarray, ends: np.ndarray, known: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Run all members over ``x`` from the origins ``ends``.
 
     Parameters
@@ -63,11 +68,16 @@ def run_members(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
         Demand about unit scale, non-negative, without gaps.
     ends : ndarray of int
         Ascending; the last is n.
+    known : ndarray of shape (2, 4), optional
+        Smoothing parameters of the Holt-Winters members from an earlier run: used as they are, which saves most of
+        the time.
 
     Returns
     -------
     ndarray of shape (members, origins, HORIZON)
         On the scale of ``x``; NaN where the past was too short for the member.
+    ndarray of shape (2, 4)
+        The smoothing parameters at the last end, as logits.
     """
     ends = np.ascontiguousarray(ends, dtype=np.int64)
     out = np.full((len(NAMES), len(ends), HORIZON), np.nan)
@@ -81,11 +91,15 @@ def run_members(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
     m = dict(zip(NAMES, out, strict=True))
     # costly fits are made at the first origin, at two more on the way, and at the end of the history
     refits = np.unique([0, origins // 3, 2 * origins // 3, origins - 1])
-    for name, weekly in (("Holt-Winters 24h and 168h", True), ("Holt-Winters 24h", False)):
-        guess = FIRST_GUESS
+    settings = np.empty((2, 4))
+    for h, name in enumerate(HOLT):
+        weekly = h == 0
+        guess = FIRST_GUESS if known is None else known[h]
         for a, b in pairwise([*refits.tolist(), origins]):
-            guess = smoothing.dshw_fit(x, ends[a], 2 * DAY, guess, FIT_LOSSES, weekly)
+            if known is None:
+                guess = smoothing.dshw_fit(x, ends[a], 2 * DAY, guess, FIT_LOSSES, weekly)
             smoothing.dshw_forecast(x, ends[a:b], HORIZON, guess, weekly, m[name][a:b])
+        settings[h] = guess
     every = np.arange(origins)
     ar = regression.autoregression
     ar(x, DAY, SHORT, 1e-4, 1, every, ends, HORIZON, 0.0, top, m["ridge on day differences"])
@@ -104,4 +118,4 @@ def run_members(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
         if name.endswith(", log"):
             np.subtract(np.exp(np.clip(path, low, high, out=path), out=path), shift, out=path)
     np.clip(out, 0.0, top, out=out)
-    return out
+    return out, settings

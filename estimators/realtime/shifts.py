@@ -1,6 +1,8 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """Level shifts: a demand that became another within a day and stayed there."""
 
 import numpy as np
+from numba import njit
 
 DAY = 24
 WEEK_DAYS = 7
@@ -42,22 +44,39 @@ def level_shift(values: np.ndarray) -> tuple[int, float]:
     sums = values[start:].reshape(days, DAY).sum(axis=1)
     if float(sums.min()) <= 0.0:
         return 0, 1.0
-    logs = np.log(sums)
-    best, found = 0.0, (0, 1.0)
+    day, change = _clearest(np.log(sums))
+    return (start + day * DAY, float(np.exp(change))) if day else (0, 1.0)
+
+
+@njit(cache=True, nogil=True)
+def _clearest(logs):
+    """Return the first day of the clearest lasting change in daily log sums, and the change; (0, 0.0) without one."""
+    days = len(logs)
+    best = 0.0
+    found = 0
+    size = 0.0
+    usual = np.empty(WEEK_DAYS)
     for day in range(max(LEAST_BEFORE, days - LOOK_BACK), days - LEAST_AFTER + 1):
         first = max(0, day - LOOK_BACK)
-        usual = np.array(
-            [np.median(logs[first + (w - first) % WEEK_DAYS : day : WEEK_DAYS]) for w in range(WEEK_DAYS)]
-        )
-        off = logs[first:] - usual[np.arange(first, days) % WEEK_DAYS]
-        before, after = off[: day - first], off[day - first :]
-        change = float(np.median(after))
-        noise = 1.4826 * float(np.median(np.abs(before))) + 0.02
-        steady = bool((np.sign(change) * after >= HELD * abs(change)).all())
+        for w in range(WEEK_DAYS):
+            usual[w] = np.median(logs[first + (w - first) % WEEK_DAYS : day : WEEK_DAYS])
+        off = np.empty(days - first)
+        for i in range(first, days):
+            off[i - first] = logs[i] - usual[i % WEEK_DAYS]
+        before = off[: day - first]
+        after = off[day - first :]
+        change = np.median(after)
+        noise = 1.4826 * np.median(np.abs(before)) + 0.02
+        if abs(change) <= max(np.log(LEAST_RATIO), STEADINESS * noise):
+            continue
+        steady = True
+        for value in after:
+            steady = steady and np.sign(change) * value >= HELD * abs(change)
         # the last day before must still have been at the old level, or the change began earlier
-        fresh = abs(float(before[-1])) < (1.0 - HELD) * abs(change)
-        if abs(change) > max(np.log(LEAST_RATIO), STEADINESS * noise) and steady and fresh:
-            clear = abs(change) * np.sqrt(len(after)) / noise
-            if clear > best:
-                best, found = clear, (start + day * DAY, float(np.exp(change)))
-    return found
+        fresh = abs(before[-1]) < (1.0 - HELD) * abs(change)
+        clear = abs(change) * np.sqrt(len(after)) / noise
+        if steady and fresh and clear > best:
+            best = clear
+            found = day
+            size = change
+    return found, size

@@ -26,8 +26,9 @@ _NUMBERS = (
     "spikes",
     "shift_h",
     "shift_ratio",
+    "judged",
 )
-_ROWS = ("point", "weights", "spread", "losses")
+_ROWS = ("point", "weights", "spread", "losses", "holt")
 
 
 def pack(estimator: "RealtimeEstimator") -> Bundle:
