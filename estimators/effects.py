@@ -64,10 +64,10 @@ def _posterior(
 ) -> dict[str, Any]:
     from scipy.stats import norm
 
-    values = residual.copy()
+    values = np.where(observed, residual, np.maximum(residual, 0.0))
     out: dict[str, Any] = {}
     # lower bounds stand for their conditional mean under the current fit (the E-step of Dempster et al. 1977)
-    for _ in range(1 if observed.all() else 6):
+    for _ in range(1 if observed.all() else 12):
         out = _complete(site, values, between, within)
         if observed.all():
             break
