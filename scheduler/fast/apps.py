@@ -70,19 +70,20 @@ def size_of(sets: Any, at: int, words: int) -> int:
 
 
 @kernel
-def due(B: Any, S: Any, p: int, a: int, t: int, since: int) -> int:
-    """How many more of an app's GPUs jobs take, by any one step from ``since`` on, than it could leave after t."""
-    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
-    cap = B.app[a].cap
-    now = S.hand[0, a]
-    for k in range(words):
-        S.run[k] = S.hold[hold + k]
+def due(
+    free: Any, row: int, words: int, steps: int, hold: Any, at: int, run: Any, cap: int, t: int, since: int
+) -> int:
+    """How many more of the GPUs held jobs take, by any one step from ``since`` on, than can be left after t."""
+    now = 0
+    for i in range(words):
+        run[i] = hold[at + i]
+        now += np.int64(ones(run[i]))
     worst = -NO_LIMIT
-    for k in range(t, B.steps):
+    for k in range(t, steps):
         stay = 0
         for i in range(words):
-            S.run[i] &= S.free[row + k * words + i]
-            stay += np.int64(ones(S.run[i]))
+            run[i] &= free[row + k * words + i]
+            stay += np.int64(ones(run[i]))
         if k >= since:
             worst = max(worst, now - stay - cap * (k - t))
             if cap * (k - t) >= now:
@@ -91,80 +92,87 @@ def due(B: Any, S: Any, p: int, a: int, t: int, since: int) -> int:
 
 
 @kernel
-def leave(B: Any, S: Any, p: int, a: int, t: int) -> bool:
-    """Let an app leave the GPUs that jobs take soonest: those it must, and those it no longer needs."""
-    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
-    now = size_of(S.hold, hold, words)
-    S.hand[0, a] = now
-    S.hand[1, a] = 0
+def leave(
+    free: Any,
+    row: int,
+    words: int,
+    steps: int,
+    hold: Any,
+    at: int,
+    run: Any,
+    gone: Any,
+    cap: int,
+    count: int,
+    t: int,
+    down: bool,
+) -> int:
+    """Leave the GPUs that jobs take soonest: what must go, and what is over the count; how many, or -1."""
+    now = size_of(hold, at, words)
     if now == 0:
-        return True
-    must = due(B, S, p, a, t, t)
-    if must > B.app[a].cap:
-        return False
-    go = max(must, min(now - S.count[a, t], B.app[a].cap))
+        return 0
+    must = due(free, row, words, steps, hold, at, run, cap, t, t)
+    if must > cap:
+        return -1
+    go = max(must, min(now - count, cap))
     if go <= 0:
-        return True
-    S.hand[0, a] = now - go
-    S.hand[1, a] = go
-    for k in range(words):
-        S.run[k] = S.hold[hold + k]
+        return 0
+    for i in range(words):
+        run[i] = hold[at + i]
     left = go
-    # What stays is kept at the end of the line that is far from the jobs.
-    down = B.pool[p].high != 0
-    for k in range(t, B.steps):
+    for k in range(t, steps):
         for i in range(words):
-            S.gone[i] = S.run[i] & ~S.free[row + k * words + i]
-            S.run[i] &= ~S.gone[i]
-        left = pick(S.gone, 0, words, left, down, S.hold, hold, False)
+            gone[i] = run[i] & ~free[row + k * words + i]
+            run[i] &= ~gone[i]
+        left = pick(gone, 0, words, left, down, hold, at, False)
         if left == 0:
-            return True
-    pick(S.run, 0, words, left, down, S.hold, hold, False)
-    return True
+            return go
+    pick(run, 0, words, left, down, hold, at, False)
+    return go
 
 
 @kernel
-def enter(B: Any, S: Any, p: int, a: int, t: int) -> None:
-    """Let an app enter the GPUs that stay free longest, up to its count and within its cap."""
-    words, row, hold = B.pool[p].words, B.pool[p].row, a * S.words[0]
-    cap = B.app[a].cap
-    wish = min(S.count[a, t] - S.hand[0, a], cap - S.hand[1, a])
-    if wish <= 0:
-        return
-    T = B.steps
-    for i in range(words):
-        open_now = S.free[row + t * words + i]
-        for b in range(B.pool[p].app_first, B.pool[p].app_last):
-            open_now &= ~S.hold[b * S.words[0] + i]
-        S.window[i] = open_now
-    # S.window holds the GPUs that stay free through step t, t + 1, …
+def enter(
+    free: Any,
+    row: int,
+    words: int,
+    steps: int,
+    hold: Any,
+    at: int,
+    run: Any,
+    gone: Any,
+    window: Any,
+    cap: int,
+    wish: int,
+    t: int,
+    down: bool,
+) -> int:
+    """Enter at most ``wish`` of the GPUs in ``window``, those that stay free longest; returns how many."""
+    # From here on ``window`` holds the GPUs that stay free through step t, t + 1, …
     last = t
-    for k in range(t + 1, T):
+    for k in range(t + 1, steps):
         many = 0
         for i in range(words):
-            kept = S.window[(k - 1 - t) * words + i] & S.free[row + k * words + i]
-            S.window[(k - t) * words + i] = kept
+            kept = window[(k - 1 - t) * words + i] & free[row + k * words + i]
+            window[(k - t) * words + i] = kept
             many += np.int64(ones(kept))
         if many == 0:
             break
         last = k
-    down = B.pool[p].high == 0
+    entered = 0
     for k in range(last, t - 1, -1):
         # Free through step k, not through k + 1: taken by a job at k + 1 unless the horizon ends there.
-        at = (k - t) * words
+        place = (k - t) * words
         for i in range(words):
-            longer = S.window[at + words + i] if k < last else ZERO
-            S.gone[i] = S.window[at + i] & ~longer
-        allowed = wish
-        if k + 1 < T and cap < NO_LIMIT >> 30:
-            allowed = min(wish, -due(B, S, p, a, t, k + 1))
-        if allowed <= 0:
-            continue
-        left = pick(S.gone, 0, words, allowed, down, S.hold, hold, True)
-        S.hand[0, a] += allowed - left
-        wish -= allowed - left
-        if wish == 0:
-            return
+            longer = window[place + words + i] if k < last else ZERO
+            gone[i] = window[place + i] & ~longer
+        allowed = wish - entered
+        if k + 1 < steps and cap < NO_LIMIT >> 30:
+            allowed = min(allowed, -due(free, row, words, steps, hold, at, run, cap, t, k + 1))
+        if allowed > 0:
+            entered += allowed - pick(gone, 0, words, allowed, down, hold, at, True)
+        if entered == wish:
+            break
+    return entered
 
 
 @kernel
@@ -172,25 +180,53 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
     """Name the GPUs behind ``S.count``, step by step; returns what the shortfall within the horizon costs.
 
     An app leaves first the GPUs that jobs take soonest, early enough that its cap lets it leave them all
-    in time, and enters those that stay free longest. ``S.cells`` gets the apps' GPUs if ``keep`` is true, ``out`` the app
-    on each GPU and step where ``out_at`` is not negative. Infinite where a cap cannot be kept.
+    in time, and enters those that stay free longest. ``S.cells`` gets the apps' GPUs if ``keep`` is true,
+    ``out`` the app on each GPU and step where ``out_at`` is not negative. Infinite where a cap cannot be kept.
     """
-    words, most = B.pool[p].words, S.words[0]
+    words, most, row, T = B.pool[p].words, S.words[0], B.pool[p].row, B.steps
     first_app, last_app = B.pool[p].app_first, B.pool[p].app_last
+    # Jobs are packed from one end of the line, apps from the other.
+    high = B.pool[p].high != 0
     for a in range(first_app, last_app):
         for k in range(words):
             S.hold[a * most + k] = B.held[a, k]
+        S.hand[0, a] = B.app[a].held_count
     total = 0.0
-    for t in range(B.steps):
+    for t in range(T):
         for a in range(first_app, last_app):
-            if B.app[a].cap == 0:
-                S.hand[0, a] = B.app[a].held_count
-            elif not leave(B, S, p, a, t):
-                return np.inf
+            cap = B.app[a].cap
+            S.hand[1, a] = cap
+            if cap > 0:
+                went = leave(
+                    S.free, row, words, T, S.hold, a * most, S.run, S.gone, cap, S.count[a, t], t, high
+                )
+                if went < 0:
+                    return np.inf
+                S.hand[0, a] -= went
+                S.hand[1, a] -= went
         for i in range(first_app, last_app):
             a = S.turn[i]
-            if B.app[a].cap > 0:
-                enter(B, S, p, a, t)
+            wish = min(S.count[a, t] - S.hand[0, a], S.hand[1, a])
+            if wish > 0:
+                for k in range(words):
+                    S.window[k] = S.free[row + t * words + k]
+                    for b in range(first_app, last_app):
+                        S.window[k] &= ~S.hold[b * most + k]
+                S.hand[0, a] += enter(
+                    S.free,
+                    row,
+                    words,
+                    T,
+                    S.hold,
+                    a * most,
+                    S.run,
+                    S.gone,
+                    S.window,
+                    B.app[a].cap,
+                    wish,
+                    t,
+                    not high,
+                )
             if S.hand[0, a] < B.demand[a, t]:
                 total += B.app[a].price * B.weight[t] * (B.demand[a, t] - S.hand[0, a])
         if keep:
@@ -198,7 +234,7 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
                 held = ZERO
                 for a in range(first_app, last_app):
                     held |= S.hold[a * most + k]
-                S.cells[B.pool[p].row + t * words + k] = held
+                S.cells[row + t * words + k] = held
         if out_at >= 0:
             for a in range(first_app, last_app):
                 for k in range(words):
@@ -206,17 +242,17 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
                     while rest != ZERO:
                         g = 64 * k + np.int64(lowest(rest))
                         rest &= rest - ONE
-                        out[out_at + g * B.steps + t] = a
+                        out[out_at + g * T + t] = a
     return total
 
 
 @kernel
 def full_penalty(B: Any, S: Any, p: int) -> Any:
-    """Penalty of a pool with the GPUs named: what the contract charges."""
+    """Penalty of a pool with the GPUs named: what the contract charges. Leaves the names in ``S.cells``."""
     counted = pool_penalty(B, S, p, 0, 0, 0)
     if not B.pool[p].capped:
         return counted
-    total = name(B, S, p, False, S.none, -1)
+    total = name(B, S, p, True, S.none, -1)
     for t in range(B.steps, B.width):
         if B.step[p, t].wanted > 0:
             total += short_cost(B, p, t, S.used[p, t])

@@ -56,7 +56,7 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
     """
     words, size, length = B.pool[p].words, B.shape[shape].gpus, B.shape[shape].steps
     best, chosen, looked = -1.0, -1, 0
-    down = B.pool[p].high
+    gpus, down, capped = B.pool[p].gpus, B.pool[p].high != 0, B.pool[p].capped != 0
     at = start * words
     for i in range(words):
         k = words - 1 - i if down else i
@@ -76,10 +76,11 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
             bit = TOP - above(corners) if down else lowest(corners)
             corners &= ~(ONE << bit)
             first = 64 * k + np.int64(bit)
-            if B.pool[p].capped and not keeps_caps(B, S, p, start, first, size):
+            if capped and not keeps_caps(B, S, p, start, first, size):
                 continue
-            away = B.pool[p].gpus - size - first if down else first
-            score = contact(B, S, p, size, start, length, first) - 1e-3 * away / B.pool[p].gpus
+            away = gpus - size - first if down else first
+            touch = contact(S.free, B.pool[p].row, words, gpus, B.steps, size, start, length, first)
+            score = touch - 1e-3 * away / gpus
             if score > best:
                 best, chosen = score, first
             looked += 1

@@ -284,6 +284,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
             p = below(S.rng, len(B.pool))
             apps = B.pool[p].app_last - B.pool[p].app_first
             if B.pool[p].capped and apps > 1:
+                S.apart[1] = 1
                 here += try_turn(B, S, p, B.pool[p].app_first + below(S.rng, apps - 1))
         set_apart(B, S, any_capped and uniform(S.rng) < knobs[11])
         temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
@@ -354,9 +355,9 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                 there -= pool_penalty(B, S, p, 0, 0, 0)
         if there >= least:
             there = objective(B, S)
+            S.apart[1] = there < least
         if there >= least:
             here = there
-            S.apart[1] = 1
             if here > best + STRICTLY * abs(best):
                 best = here
                 record(S, best_spots)

@@ -151,10 +151,11 @@ def clear(B: Any, S: Any) -> None:
 
 
 @kernel
-def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: int) -> Any:
+def contact(
+    free: Any, at: int, words: int, gpus: int, steps: int, size: int, start: int, length: int, first: int
+) -> Any:
     """Part of a block's outline that touches other blocks or the board's edge, from 0 to 1."""
-    end = min(start + length, B.steps)
-    at, words = B.pool[p].row, B.pool[p].words
+    end = min(start + length, steps)
     touched = 0
     if first == 0:
         touched += end - start
@@ -162,24 +163,24 @@ def contact(B: Any, S: Any, p: int, size: int, start: int, length: int, first: i
         k = (first - 1) >> 6
         bit = np.uint64((first - 1) & 63)
         for t in range(start, end):
-            touched += 1 - np.int64((S.free[at + t * words + k] >> bit) & np.uint64(1))
-    if first + size == B.pool[p].gpus:
+            touched += 1 - np.int64((free[at + t * words + k] >> bit) & np.uint64(1))
+    if first + size == gpus:
         touched += end - start
     else:
         k = (first + size) >> 6
         bit = np.uint64((first + size) & 63)
         for t in range(start, end):
-            touched += 1 - np.int64((S.free[at + t * words + k] >> bit) & np.uint64(1))
+            touched += 1 - np.int64((free[at + t * words + k] >> bit) & np.uint64(1))
     for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
         bits = span(k, first, size)
         if start == 0:
             touched += np.int64(ones(bits))
         else:
-            touched += np.int64(ones(bits & ~S.free[at + (start - 1) * words + k]))
-        if end == B.steps:
+            touched += np.int64(ones(bits & ~free[at + (start - 1) * words + k]))
+        if end == steps:
             touched += np.int64(ones(bits))
         else:
-            touched += np.int64(ones(bits & ~S.free[at + end * words + k]))
+            touched += np.int64(ones(bits & ~free[at + end * words + k]))
     return touched / (2.0 * (end - start) + 2.0 * size)
 
 
