@@ -152,7 +152,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             memory=1.0,
             experts=(1.0, 1.2),
         ),
-        Algorithm("omniquant", SIZES_B, _flat(11.0, 1.5), elastic=0.9, memory=5.0),
+        Algorithm("omniquant", SIZES_B, _flat(11.0, 1.5), elastic=0.9, memory=5.0, experts=(0.8, 2.0)),
         Algorithm("vptq", SIZES_B, _flat(17.0, 1.5), memory=6.0),
         Algorithm("aqlm", SIZES_B, _flat(220.0, 1.2), tokens=1024 * 4096, elastic=0.7, memory=6.0),
         # nobody has timed it: somewhere between rounding to nearest and training

@@ -70,6 +70,8 @@ class RecurringJobEstimator(Estimator):
         Feature("mem_mb", "float", "MiB", low=0, doc="memory asked for"),
     )
 
+    noted_: Memory | None
+
     def __init__(self, outcome: Literal["completed", "occupancy"] = "completed", seed: int = 0) -> None:
         self.outcome = outcome
         self.seed = seed
@@ -177,7 +179,7 @@ class RecurringJobEstimator(Estimator):
         elapsed = np.broadcast_to(np.asarray(elapsed_h, dtype=float), (len(X),))
         refuse(~(np.isfinite(elapsed) & (elapsed >= 0)), elapsed, "elapsed_h", "give hours, 0 or more")
         whole = self.predict_quantiles(X, tuple(GRID)).to_numpy()
-        return quantile_frame(remaining_quantiles(whole, GRID, elapsed, wanted), wanted, X.index)
+        return quantile_frame(remaining_quantiles(whole, GRID.tolist(), elapsed, wanted), wanted, X.index)
 
     def basis(self, X: pd.DataFrame) -> pd.Series:
         """Say which rung answers and how many past jobs it counts: ``"site history: user+gpus, 12 jobs"``."""
@@ -239,7 +241,6 @@ class RecurringJobEstimator(Estimator):
             (first, second),
         )
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
-        out.noted_ = None
         return out
 
     def _start(self, again: bool = False) -> None:
@@ -251,7 +252,7 @@ class RecurringJobEstimator(Estimator):
             self.memory_ = Memory.empty()
             self.learner_ = Learner()
             self.clock_ = -np.inf
-        self.noted_: Memory | None = None
+        self.noted_ = None
 
     def _learner(self) -> Learner:
         return self.learner_ if hasattr(self, "learner_") else Learner()
