@@ -7,6 +7,8 @@ known), or runs a protocol inside one file:
     python benchmarks/training_timings.py --calibrate A.csv --protocol leave-sources-out
     python benchmarks/training_timings.py --calibrate A.csv --protocol random-half
     python benchmarks/training_timings.py --calibrate A.csv --protocol first-20
+    python benchmarks/training_timings.py --calibrate A.csv --protocol ratios
+    python benchmarks/training_timings.py --speed
 
 OUT.csv has the columns row (0-based position of the row in the test file, its header not counted), q0.1, q0.5, q0.9 and
 actual, all in the row's own unit. A source is a repository (``owner/name``, the version of a series dropped). Rows that
@@ -15,7 +17,10 @@ where they measure something, and counted. Rows that measure nothing are left ou
 """
 
 import argparse
+import resource
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +28,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators.training import TrainingEstimator, calibration, timings
+from tidegrid.estimators.training.variants import NAMES
 from tidegrid.files import write_text
 
 LEVELS = (0.1, 0.5, 0.9)
@@ -130,23 +136,117 @@ def first_rows(table: pd.DataFrame, seed: int | None) -> pd.DataFrame:
     return pd.concat(parts)
 
 
+def scaling(table: pd.DataFrame) -> None:
+    """Compare what published pairs keep of a GPU's throughput from 8 GPUs to more, measured and predicted."""
+    used = table[table["flag"] == ""].copy()
+    used["speed"] = used["tokens"] / (used["hours"] * used["gpus"])
+    predicted_hours = fitted_prior(table).predict(used)
+    used["told"] = used["tokens"] / (predicted_hours * used["gpus"])
+    keys = ["group", "model_params_b", "gpu_type", "precision", "seq_len", "variant"]
+    measured, told = [], []
+    for _, rows in used.groupby(keys, dropna=False):
+        base = rows[rows["gpus"] == 8]
+        for gpus, more in rows[rows["gpus"].between(16, 256)].groupby("gpus"):
+            if len(base) and gpus % 8 == 0:
+                measured.append(more["speed"].median() / base["speed"].median())
+                told.append(more["told"].median() / base["told"].median())
+    ratio = np.array(told) / np.array(measured)
+    print(f"from 8 GPUs to 16-256, {len(ratio)} published pairs")
+    print(f"  kept, measured  median {np.median(measured):.2f}, lowest {min(measured):.2f}")
+    print(f"  kept, predicted median {np.median(told):.2f}, lowest {min(told):.2f}")
+    print(f"  within 1.3×     {np.mean(np.abs(np.log(ratio)) <= np.log(1.3)):.1%}")
+
+
+def fitted_prior(table: pd.DataFrame) -> TrainingEstimator:
+    """Return the predictor calibrated on a table, without history."""
+    return TrainingEstimator(calibration=calibration.calibrate(table, bands=False).to_dict(), whole_run=False)
+
+
+def ratios(table: pd.DataFrame) -> None:
+    """Show the ratios of duration that the prior gives between variants of one run."""
+    estimator = fitted_prior(table)
+
+    def hours(**fields: object) -> float:
+        usual = {"variant": "full_sft", "gpu_type": "A100", "precision": "bf16", "model_params_b": 7.0,
+                 "tokens_per_epoch_m": 100.0, "gpus": 8.0, "seq_len": 2048.0}  # fmt: skip
+        return float(estimator.predict(pd.DataFrame([{**usual, **fields}])).iloc[0])
+
+    print(f"{'ratio of durations':40} {'1.5 B':>6} {'7 B':>6} {'13 B':>6} {'70 B':>6}")
+    pairs = {
+        "full / LoRA": ({"variant": "full_sft"}, {"variant": "lora_sft"}),
+        "QLoRA / LoRA": ({"variant": "lora_sft", "precision": "nf4"}, {"variant": "lora_sft"}),
+        "DPO / SFT, full": ({"variant": "full_dpo"}, {"variant": "full_sft"}),
+        "DPO / SFT, LoRA": ({"variant": "lora_dpo"}, {"variant": "lora_sft"}),
+        "kept a GPU from 8 to 64": ({"gpus": 8.0}, {"gpus": 64.0}),
+    }
+    for name, (a, b) in pairs.items():
+        sizes = [hours(**a, model_params_b=n) / hours(**b, model_params_b=n) for n in (1.5, 7.0, 13.0, 70.0)]
+        sizes = [value / 8 for value in sizes] if "kept" in name else sizes
+        print(f"{name:40} " + " ".join(f"{value:6.2f}" for value in sizes))
+    scaling(table)
+
+
+def speed(jobs: int, seed: int) -> None:
+    """Show CPU time: predictions in batch and alone, and a fit on many jobs (OMP_NUM_THREADS=1 for one core)."""
+    rng = np.random.default_rng(seed)
+
+    def made(rows: int) -> pd.DataFrame:
+        pick = rng.choice
+        return pd.DataFrame({
+            "variant": pick(NAMES, rows), "gpu_type": pick(["H100", "A100", "L40S"], rows), "precision": "bf16",
+            "model_params_b": np.exp(rng.uniform(0, 4, rows)), "tokens_per_epoch_m": np.exp(rng.uniform(0, 7, rows)),
+            "gpus": pick([1.0, 2.0, 4.0, 8.0, 16.0], rows), "seq_len": pick([1024.0, 2048.0, 4096.0], rows),
+            "global_batch": pick([16.0, 32.0, 64.0], rows), "user": pick([f"u{i}" for i in range(200)], rows),
+            "group": pick([f"g{i}" for i in range(20)], rows), "name": pick([f"job-{i}" for i in range(500)], rows),
+        })  # fmt: skip
+
+    def cpu(call: Callable[[], object], times: int = 1) -> float:
+        start = time.process_time()
+        for _ in range(times):
+            call()
+        return (time.process_time() - start) / times
+
+    X = made(jobs)
+    y = TrainingEstimator().predict(X) * np.exp(rng.normal(0, 0.3, jobs))
+    estimator = TrainingEstimator()
+    fit = cpu(lambda: estimator.fit(X, y))
+    ask = made(10_000)
+    for name, e in (("without history", TrainingEstimator()), (f"fitted on {jobs:,} jobs", estimator)):
+        e.predict_quantiles(ask.iloc[:1])
+        batch = cpu(lambda e=e: e.predict_quantiles(ask), 3)  # type: ignore[misc]
+        one = cpu(lambda e=e: e.predict_quantiles(ask.iloc[:1]), 50)  # type: ignore[misc]
+        print(f"{name:28} {len(ask) / batch:10,.0f} predictions a CPU second   {one * 1e3:6.2f} ms for one")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"fit on {jobs:,} jobs: {fit:.1f} CPU s; the process's peak memory {peak:.2f} GiB")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calibrate", type=Path, required=True, help="timings to calibrate on")
+    parser.add_argument("--calibrate", type=Path, help="timings to calibrate on")
     parser.add_argument("--test", type=Path, help="timings to predict; absent: a protocol inside --calibrate")
     parser.add_argument("--predictions", type=Path, help="write row, q0.1, q0.5, q0.9, actual as CSV here")
-    parser.add_argument("--protocol", choices=("leave-sources-out", "random-half", "first-20"), default=None)
+    parser.add_argument("--protocol", choices=("leave-sources-out", "random-half", "first-20", "ratios"))
     parser.add_argument("--seed", type=int, default=0, help="seed of the random half")
     parser.add_argument(
         "--shuffle", action="store_true", help="first-20: 20 random rows instead of the first 20"
     )
     parser.add_argument("--by-source", action="store_true", help="show each source too")
+    parser.add_argument("--speed", action="store_true", help="measure CPU time instead; needs no file")
+    parser.add_argument("--jobs", type=int, default=100_000, help="made-up jobs of the speed measurement")
     args = parser.parse_args()
+    if args.speed:
+        speed(args.jobs, args.seed)
+        return 0
+    if args.calibrate is None:
+        raise InputError("give --calibrate FILE")
     if (args.test is None) == (args.protocol is None):
         raise InputError("give either --test FILE or --protocol NAME")
     table = timings.read(args.calibrate)
+    if args.protocol == "ratios":
+        ratios(table)
+        return 0
     if args.test is not None:
         test = timings.read(args.test)
         measured = test[(test["unit"] != "") & test["model_params_b"].notna()]

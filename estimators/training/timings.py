@@ -13,6 +13,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.training.features import shape_of
+from tidegrid.estimators.training.gpus import find
 
 COLUMNS = (
     "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus",
@@ -132,7 +133,6 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     gpus = number("gpus").fillna(number("gpu_hours") / number("duration_h")).round().clip(lower=1).fillna(1.0)
     nodes = number("nodes")
     batch, rl = number("global_batch"), technique.isin(["rlhf", "rlvr"])
-    total = number("tokens_or_samples_total")
     mean = _number(notes, r"avg seq ([\d.]+)")
     out["seq_len"] = length
     out["epochs"] = 1.0
@@ -154,9 +154,11 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     out["group"] = source_group(text["source"])
 
     speed, hours = number("tokens_per_s_per_gpu"), number("duration_h").fillna(number("gpu_hours") / gpus)
+    usual = length.fillna(2048.0) * np.where(packing > 0.5, 1.0, 0.5)
+    total = _total_tokens(d["tokens_or_samples_total"], speed, hours * 3600.0 * gpus, usual)
     timed = hours.notna() & total.notna()
     # where a row has no total, its throughput is told on a hundred steps
-    nominal = batch.fillna(64.0) * length.fillna(2048.0) * np.where(packing > 0.5, 1.0, 0.5) * 100.0
+    nominal = batch.fillna(64.0) * usual * 100.0
     out["tokens"] = total.where(timed, nominal)
     out["tokens_per_epoch_m"] = out["tokens"] / 1e6
     out["unit"] = np.where(timed, "s", np.where(speed.notna(), "tokens/s/GPU", ""))
@@ -166,7 +168,7 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     flag = pd.Series("", index=d.index)
     for word in REFUSED:
         flag = flag.where(~(notes.str.contains(rf"\b{word}\b") & (flag == "")), word)
-    _derive(out, text, notes, hours, whole, gpus, d["tokens_or_samples_total"])
+    _derive(out, text, notes, hours, whole, gpus, d["tokens_or_samples_total"], d["mfu"])
     flag = flag.where(~((flag == "") & (out["derived"] != "")), out["derived"])
     flag = flag.where(~((flag == "") & (out["unit"] == "")), "no duration or throughput with its tokens")
     flag = flag.where(~((flag == "") & whole.isna()), "no model size")
@@ -190,11 +192,12 @@ def _derive(
     whole: pd.Series,
     gpus: pd.Series,
     total: pd.Series,
+    mfu_text: pd.Series,
 ) -> None:
     """Fill in what ``notes`` say where the columns measure nothing: these rows calibrate, and are not scored.
 
-    ``derived`` says from what: samples a second and a mean length, TFLOP/s a GPU, or a time for so many iterations of
-    samples that are known to be short (an eighth of the longest is assumed).
+    ``derived`` says from what: samples a second and a mean length, TFLOP/s a GPU, MFU, or a time for so many
+    iterations of samples that are known to be short (an eighth of the longest is assumed).
     """
     out["derived"] = ""
     silent = (out["unit"] == "") & whole.notna()
@@ -210,6 +213,10 @@ def _derive(
     layers, hidden = shape_of(n.fillna(1e9).to_numpy(), n.fillna(1e9).to_numpy())
     flops = 6.0 * n + 12.0 * layers * hidden * length
     _put(out, silent & tflops.notna(), "derived from TFLOP/s", tflops * 1e12 / flops, length)
+    mfu = _number(mfu_text.astype(str), r"^([\d.]+)")
+    peaks = {name: find(name)[0].tflops for name in text["gpu_type"].unique()}
+    speed = mfu * text["gpu_type"].map(peaks).astype(float) * 1e12 / flops
+    _put(out, (out["unit"] == "") & whole.notna() & mfu.between(0.01, 1.0), "derived from MFU", speed, length)
     count = _number(total.astype(str), r"^(\d+) iterations")
     short = notes.str.contains("far shorter", regex=False)
     tokens = count * out["micro_batch"] * gpus * length / 8.0
@@ -224,6 +231,29 @@ def _put(out: pd.DataFrame, rows: pd.Series, what: str, speed: pd.Series, length
     out.loc[rows, "actual"] = speed
     out.loc[rows, "seq_len"] = length
     out.loc[rows, "hours"] = out["tokens"] / (speed * out["gpus"]) / 3600.0
+
+
+_SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+
+def _total_tokens(total: pd.Series, speed: pd.Series, gpu_seconds: pd.Series, usual: pd.Series) -> pd.Series:
+    """Return the tokens of each run; NaN where the total says something else.
+
+    A bare number is tokens, unless the throughput, or the sheer slowness that it would mean (below 10 tokens a second
+    and GPU), says that it counts samples.
+    """
+    text = total.astype(object).where(total.notna(), "").astype(str).str.replace(",", "").str.strip()
+    parts = text.str.extract(r"(?i)^([\d.]+(?:e\+?\d+)?)\s*([kmbt]?)\s*(?:tokens)?$")
+    tokens = pd.to_numeric(parts[0], errors="coerce") * parts[1].str.lower().map(_SUFFIX)
+    tokens = tokens.where(np.isfinite(tokens) & (tokens > 0))
+    implied = tokens / gpu_seconds
+    samples = ((speed / implied / usual).between(0.3, 3.0) & (speed / implied > 20)) | (
+        speed.isna() & (implied < 10)
+    )
+    tokens = tokens.where(~samples, tokens * usual)
+    # a total that disagrees with the throughput threefold counts something else: the throughput is the measure
+    agrees = speed.isna() | gpu_seconds.isna() | (tokens / gpu_seconds / speed).between(1 / 3, 3)
+    return tokens.where(agrees)
 
 
 def _sizes(params: pd.Series, model: pd.Series, notes: pd.Series) -> tuple[pd.Series, pd.Series]:

@@ -71,6 +71,26 @@ def test_a_timed_run_is_told_in_seconds_and_a_throughput_in_tokens() -> None:
 
 
 @pytest.mark.parametrize(
+    ("total", "speed", "tokens"),
+    [
+        ("8e8", 1000.0, 8e8), ("800M", 1000.0, 8e8), ("0.8B tokens", np.nan, 8e8), ("400000", 1000.0, 400000 * 2048.0),
+        ("4000", np.nan, 4000 * 2048.0), ("5e12", 1000.0, np.nan), ("12 epochs", np.nan, np.nan),
+    ],
+)  # fmt: skip
+def test_a_total_counts_tokens_or_samples(total: str, speed: float, tokens: float) -> None:
+    """100 h on 8 GPUs would be 2.88 million GPU-seconds; here 800,000: a total is judged by the speed it means."""
+    table = pd.DataFrame([{
+        "source": "a/b@c", "params_b": 7.0, "gpus": 8, "seq_len": 2048, "duration_h": 800_000 / 8 / 3600,
+        "tokens_or_samples_total": total, "tokens_per_s_per_gpu": speed,
+    }]).astype(object)  # fmt: skip
+    read = timings.frame(table)
+    if np.isnan(tokens):
+        assert read["unit"].iloc[0] != "s"
+    else:
+        assert read["tokens"].iloc[0] == tokens and read["unit"].iloc[0] == "s"
+
+
+@pytest.mark.parametrize(
     "column", ["source", "technique", "gpu_type", "seq_len", "nodes", "precision", "notes", "gpus"]
 )
 def test_any_column_may_be_missing(column: str) -> None:
