@@ -14,7 +14,7 @@ from tidegrid.data import History, as_instant
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.models import Scores
-from tidegrid.pipeline.naive import FLOOR_H, NaiveDemand, NaiveDurations
+from tidegrid.pipeline.naive import FLOOR_H, NaiveDemand, NaiveDurations, who
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 """The quantile levels that are scored: the mean pinball loss over them is half the discretised CRPS."""
@@ -210,8 +210,7 @@ def naive_answers(estimator: Estimator, rows: Rows, test: Rows) -> np.ndarray:
         if estimator.target == "demand":
             out[at] = NaiveDemand().fit(past.X, past.y).quantiles(X, LEVELS)
         else:
-            users = set(X["user"].astype(object)) if "user" in X.columns else None
-            naive = NaiveDurations().fit(past.X, past.y, past.observed, users)
+            naive = NaiveDurations().fit(past.X, past.y, past.observed, set(who(X)))
             out[at] = naive.quantiles(X, LEVELS)
     return out
 
@@ -259,8 +258,7 @@ def blocks(estimator: Estimator, test: Rows) -> np.ndarray:
         day = pd.to_datetime(test.X["ds"], utc=True).dt.strftime("%Y-%m-%d")
         return (test.X["unique_id"].astype(str) + " " + day).to_numpy(dtype=object)
     day = pd.to_datetime(test.X["submit_time"], utc=True).dt.strftime("%Y-%m-%d")
-    who = test.X["user"].astype(object).fillna("").astype(str) if "user" in test.X.columns else ""
-    return (day + " " + who).to_numpy(dtype=object)
+    return (day + " " + who(test.X)).to_numpy(dtype=object)
 
 
 def scores(fitted: Estimator, rows: Rows, since: pd.Timestamp, past: Rows, test: Rows) -> Scores:

@@ -27,7 +27,7 @@ from tidegrid.pipeline.backtest import (
     one_thread,
     rows_of,
 )
-from tidegrid.pipeline.naive import FLOOR_H
+from tidegrid.pipeline.naive import FLOOR_H, who
 
 By = Literal["user", "size", "basis", "fold"]
 
@@ -54,7 +54,7 @@ class Evaluation:
     ----------
     answers : DataFrame
         One row for each answer: ``estimator``, ``fold``, ``cutoff``, ``time`` (submission, or the hour), ``user``
-        (for demand: the series), ``size`` (GPUs, or the power of ten of the series' mean), ``basis`` (at the cutoff),
+        (the account where no user is told; for demand the series), ``size`` (GPUs, or the power of ten of the series' mean), ``basis`` (at the cutoff),
         ``actual`` (hours, or units an hour), ``loss`` and ``naive_loss`` (mean pinball loss, see
         :func:`tidegrid.pipeline.backtest.losses`), ``log_scale``, and one float column for each of ``LEVELS``.
     problems : tuple of str
@@ -309,14 +309,9 @@ def _who(estimator: Estimator, past: Rows, test: Rows) -> dict[str, Any]:
         floor = np.maximum(1e-3 * of_row, 1e-9)
         return {"user": test.X["unique_id"].astype(str), "size": size, "floor": floor}
     empty = pd.Series("", index=test.X.index, dtype=object)
-    user = empty
-    for name in ("group", "user"):  # some sites only tell the account
-        if name in test.X.columns:
-            told = test.X[name].astype(object).fillna("").astype(str)
-            user = told.where(told != "", user)
     gpus = (
         test.X["gpus"].map(lambda g: f"{g:g} GPU{'s' if g != 1 else ''}")
         if "gpus" in test.X.columns
         else empty
     )
-    return {"user": user, "size": gpus, "floor": FLOOR_H}
+    return {"user": who(test.X), "size": gpus, "floor": FLOOR_H}

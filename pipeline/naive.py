@@ -17,9 +17,12 @@ FEWEST = 5
 
 
 class NaiveDurations:
-    """Quantiles of the last finished jobs of the same user and GPU count; of the user; of the site."""
+    """Quantiles of the last finished jobs of the same user and GPU count; of the user; of the site.
 
-    groups = (("user", "gpus"), ("user",))
+    Where no user is told, the group (the account) stands for one.
+    """
+
+    groups = (("who", "gpus"), ("who",))
 
     def fit(
         self, X: pd.DataFrame, y: pd.Series, observed: pd.Series, users: Collection[str] | None = None
@@ -28,8 +31,9 @@ class NaiveDurations:
         done = observed.to_numpy(dtype=bool)
         logs = np.log(np.maximum(y.to_numpy(dtype=float)[done], FLOOR_H))
         self.site_ = logs[-20 * LAST :]
-        if users is not None and "user" in X.columns:
-            theirs = X["user"].isin(list(users)).to_numpy() & done
+        X = X.assign(who=who(X))
+        if users is not None:
+            theirs = X["who"].isin(list(users)).to_numpy() & done
             logs = np.log(np.maximum(y.to_numpy(dtype=float)[theirs], FLOOR_H))
             done = theirs
         frame = X[done]
@@ -44,6 +48,7 @@ class NaiveDurations:
         """Return quantiles in hours, shape (rows, levels); NaN where nothing at all is known."""
         if not len(self.site_):
             return np.full((len(X), len(levels)), np.nan)
+        X = X.assign(who=who(X))
         out = np.tile(np.quantile(self.site_, levels), (len(X), 1))
         for columns, known in reversed(list(zip(self.groups, self.known_, strict=True))):
             keys = pd.Series(_keys(X, columns))
@@ -92,6 +97,16 @@ class NaiveDemand:
             points = np.array([_season_before(values, int(h) - first, season) for h in hours[rows]])
             out[rows] = np.maximum(points[:, None] + spread[None, :], 0.0)
         return out
+
+
+def who(X: pd.DataFrame) -> pd.Series:
+    """Return who submitted each job: the user, or the group where no user is told."""
+    out = pd.Series("", index=X.index, dtype=object)
+    for name in ("group", "user"):
+        if name in X.columns:
+            told = X[name].astype(object).fillna("").astype(str)
+            out = told.where(told != "", out)
+    return out
 
 
 def _season_before(values: np.ndarray, at: int, season: int) -> float:

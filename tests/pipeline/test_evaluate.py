@@ -152,6 +152,13 @@ def test_the_naive_durations_prefer_user_and_size() -> None:
     assert out[:3] == pytest.approx([1.0, 8.0, 3.0]) and out[3] == pytest.approx(3.0)
 
 
+def test_an_account_stands_for_a_user_who_is_not_told() -> None:
+    X = pd.DataFrame({"user": "", "group": ["a"] * 6 + ["b"] * 6, "gpus": 1.0})
+    naive = NaiveDurations().fit(X, pd.Series([1.0] * 6 + [9.0] * 6), pd.Series(True, index=X.index))
+    out = naive.quantiles(X.iloc[[0, 11]], (0.5,))[:, 0]
+    assert out == pytest.approx([1.0, 9.0])
+
+
 def test_the_naive_demand_is_last_week() -> None:
     ds = pd.date_range("2026-03-02", periods=24 * 15, freq="h", tz="UTC")
     X = pd.DataFrame({"unique_id": "s", "ds": ds})
