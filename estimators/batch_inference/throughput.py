@@ -86,7 +86,8 @@ class Phases:
 def phases(features: pd.DataFrame) -> Phases:
     """Return the data sheet's answer for each row of checked features.
 
-    The GPUs work as copies of the model side by side, each copy on the fewest GPUs (a power of two) that hold it.
+    The GPUs work as copies of the model side by side, each copy on as many GPUs (a power of two that holds it) as is
+    fastest.
     """
     names = features["gpu_type"].unique()
     sheets = {name: find_gpu(name) for name in names}
@@ -123,22 +124,31 @@ def phases(features: pd.DataFrame) -> Phases:
     sequence = cache * (read + write)
     workspace = 1.5 * 2**30
     need = weights + np.minimum(sequence, 4 * 2**30)
-    copy = 2.0 ** np.ceil(np.log2(np.maximum(need / np.maximum(memory - workspace, 2**30), 1.0)))
-    fits = copy <= gpus
-    copy = np.minimum(copy, gpus)
-    copies = gpus / copy
-    free = np.maximum(copy * (memory - workspace) - weights, 0.0)
-    together = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, MAX_BATCH)
-    together = np.minimum(together, np.maximum(prompts / copies, 1.0))
+    least = 2.0 ** np.ceil(np.log2(np.maximum(need / np.maximum(memory - workspace, 2**30), 1.0)))
+    fits = least <= gpus
 
-    pace = copy * TENSOR_PARALLEL ** np.log2(copy)
-    prefill = 2.0 * active * prompts * read / (flops * PREFILL_EFFICIENCY * pace * copies)
-    # a batch touches all experts once it is large enough
-    touched = np.minimum(whole, active * np.maximum(1.0, together * 0.5)) * width
-    per_step = (touched + together * cache * (read + 0.5 * write)) / (bandwidth * DECODE_EFFICIENCY * pace)
-    arithmetic = 2.0 * active * together / (flops * PREFILL_EFFICIENCY * pace)
-    step = np.maximum(per_step, arithmetic) + STEP_OVERHEAD_S
-    decode = prompts * write / (together * copies) * step
+    def times(copy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        copies = gpus / copy
+        free = np.maximum(copy * (memory - workspace) - weights, 0.0)
+        together = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, MAX_BATCH)
+        together = np.minimum(together, np.maximum(prompts / copies, 1.0))
+        pace = copy * TENSOR_PARALLEL ** np.log2(copy)
+        prefill = 2.0 * active * prompts * read / (flops * PREFILL_EFFICIENCY * pace * copies)
+        # a batch touches all experts once it is large enough
+        touched = np.minimum(whole, active * np.maximum(1.0, together * 0.5)) * width
+        per_step = (touched + together * cache * (read + 0.5 * write)) / (
+            bandwidth * DECODE_EFFICIENCY * pace
+        )
+        arithmetic = 2.0 * active * together / (flops * PREFILL_EFFICIENCY * pace)
+        step = np.maximum(per_step, arithmetic) + STEP_OVERHEAD_S
+        return prefill, prompts * write / (together * copies) * step
+
+    prefill, decode = times(np.minimum(least, gpus))
+    # more GPUs a copy leave more room for the cache: whoever runs the job takes what is fastest
+    for more in (2.0, 4.0, 8.0):
+        other = times(np.minimum(least * more, gpus))
+        faster = sum(other) < prefill + decode
+        prefill, decode = np.where(faster, other[0], prefill), np.where(faster, other[1], decode)
     start = START_S + weights / (LOAD_GB_S * 1e9)
     gib = 2.0**30
     return Phases(start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known)
