@@ -54,9 +54,10 @@ class Evaluation:
     ----------
     answers : DataFrame
         One row for each answer: ``estimator``, ``fold``, ``cutoff``, ``time`` (submission, or the hour), ``user``
-        (the account where no user is told; for demand the series), ``size`` (GPUs, or the power of ten of the series' mean), ``basis`` (at the cutoff),
-        ``actual`` (hours, or units an hour), ``loss`` and ``naive_loss`` (mean pinball loss, see
-        :func:`tidegrid.pipeline.backtest.losses`), ``log_scale``, and one float column for each of ``LEVELS``.
+        (the account where no user is told; for demand the series), ``size`` (GPUs, or the power of ten of the
+        series' mean), ``basis`` (at the cutoff), ``actual`` (hours, or units an hour), ``loss`` and ``naive_loss``
+        (mean pinball loss, see :func:`tidegrid.pipeline.backtest.losses`), ``floor`` (below which a value counts
+        as this one in logarithms), and one float column for each of ``LEVELS``.
     problems : tuple of str
         What could not be evaluated, and why.
     """
