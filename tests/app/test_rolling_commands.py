@@ -1,0 +1,88 @@
+"""``tick`` and ``rolling``: what they print and write, and their exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+
+from tidegrid.app.commands import rolling
+from tidegrid.app.common import run
+from tidegrid.data.synth import synthesise
+from tidegrid.models import ModelStore
+from tidegrid.pipeline.train import train
+
+NOW = "2026-04-14T06:00:00Z"
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run the commands in this process: exit code, standard output, standard error."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    rolling.register(app)
+    with pytest.raises(SystemExit) as left:
+        run(app, list(argv))
+    out, err = capsys.readouterr()
+    code = left.value.code
+    return (code if isinstance(code, int) else 1 if code else 0), out, err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic site with a model store."""
+    folder = tmp_path_factory.mktemp("site")
+    sample = synthesise(1, days=14, gpus=8, users=4, queue=6)
+    sample.write(folder)
+    (folder / "models").mkdir()
+    train(sample.history, ModelStore(folder / "models"), ["recurring", "realtime"], now=sample.now)
+    return folder
+
+
+@pytest.fixture
+def site(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "site"))
+
+
+def test_a_tick_commits_prints_and_can_be_repeated(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = str(site / "state.db")
+    code, text, _ = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
+    assert code in (0, 1) and "tick 1 at 2026-04-14T06:00:00+00:00" in text and "Synthetic data" in text
+    first = (site / "commit.json").read_text()
+    again, same, _ = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
+    assert (again, same) == (code, text) and (site / "commit.json").read_text() == first
+    code, text, _ = call(
+        capsys, "tick", str(site), "--state", state, "--now", "2026-04-14T06:30:00Z", "--json"
+    )
+    assert json.loads(text)["tick"] == 2
+    code, text, _ = call(capsys, "rolling", "show", "--state", state, "--json")
+    shown = json.loads(text)
+    assert code == 0 and shown["last"]["tick"] == 2 and shown["accuracy"]["ended"] == 0
+    code, text, _ = call(capsys, "rolling", "show", "--state", state)
+    assert code == 0 and "80 % band" in text and "realtime unmet" in text
+    code, text, _ = call(capsys, "rolling", "history", "--state", state, "--json")
+    assert [d["tick"] for d in json.loads(text)["ticks"]] == [1, 2]
+    code, text, _ = call(capsys, "rolling", "history", "--state", state)
+    assert code == 0 and "2026-04-14T06:30:00+00:00" in text
+    code, text, _ = call(capsys, "rolling", "history", "--state", state, "--events", "--json")
+    assert code == 0 and "events" in json.loads(text)
+    code, _, error = call(capsys, "tick", str(site), "--state", state, "--now", "2026-04-14T05:00:00Z")
+    assert code == 2 and error.count("\n") == 1 and "tick 2 is committed" in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tick", "nowhere", "--state", "STATE", "--now", NOW], "is not a folder"),
+        (["tick", "SITE", "--state", "STATE", "--now", "yesterday"], "now"),
+        (["tick", "SITE", "--state", "STATE", "--now", "2026-04-14T06:00:00"], "zone"),
+        (["tick", "SITE", "--state", "nosuch://db", "--now", NOW], "cannot be opened"),
+        (["rolling", "show", "--state", "STATE"], "there is no state"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+) -> None:
+    places = {"SITE": str(site), "STATE": str(tmp_path / "state.db")}
+    code, out, error = call(capsys, *[places.get(word, word) for word in argv])
+    assert code == 2 and out == "" and said in error and error.count("\n") == 1
+    assert not (site / "commit.json").exists()
