@@ -5,181 +5,21 @@ The format is version 1 of the problem file. Unknown keys are kept, so ``to_dict
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
+from tidegrid.scheduler.records import FIXES, MAX_COUNT, Amount, Count, Id, Index, Record, shown
 
 MAX_GPUS = 1_000_000
 MAX_STEPS = 100_000
-MAX_COUNT = 1_000_000_000
 MAX_CELLS = 50_000_000  # GPUs × steps, lookahead included: beyond it a board no longer fits in memory
-
-Count = Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)]
-Index = Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)]
-Amount = Annotated[StrictInt | StrictFloat, Field(ge=0, le=1e12, allow_inf_nan=False)]
-
-
-def _one_line(value: str) -> str:
-    # Ids stand in messages of one line and in files of UTF-8.
-    if any(c < " " or c in "\x7f\x85\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in value):
-        raise InputError(f"{_shown(value)} holds a control character", fix="write an id of one line of text")
-    return value
-
-
-Id = Annotated[StrictStr, Field(min_length=1), AfterValidator(_one_line)]
-
-# What would be right, by field name; the key with the parent's list name wins where both exist.
-_FIXES = {
-    "version": "write 1",
-    "start": 'write an ISO 8601 instant with its zone, such as "2026-03-02T00:00:00+00:00"',
-    "step_minutes": "write whole minutes, such as 60",
-    "steps": "write a whole number of steps, 1 or more",
-    "decay": "write a number above 0 and at most 1, such as 0.98",
-    "shortfall_weight": "write a finite number of 0 or more; 5 to 10 is usual",
-    "pools": "write a list of one or more pools",
-    "jobs": "write a list of jobs; it may be empty",
-    "apps": "write a list of apps; it may be empty",
-    "id": "write a text that is not empty",
-    "pool": "write the id of a pool",
-    "gpus": "write a whole number, 1 or more",
-    "shapes.gpus": "write 1, 2, 4, …",
-    "running.gpus": "write 1, 2, 4, …",
-    "node_size": "write null or the GPUs of a node, 1 or more",
-    "kind": "write training, batch_inference or quantization",
-    "priority": "write a finite number of 0 or more; 1 to 10 is usual",
-    "order": "write the arrival order as a whole number",
-    "shapes": 'write a list of {"pool", "gpus", "steps"}',
-    "requested": "write an index into shapes, or leave it out",
-    "earliest": "write a step, 0 or later",
-    "deadline": "write a step (exclusive), or null for none",
-    "finish_inside": "write true or false",
-    "running": 'write null or {"pool", "first_gpu", "gpus", "remaining"}',
-    "first_gpu": "write a GPU's index, 0 or more",
-    "remaining": "write the steps that are left, 1 or more",
-    "demand": "write whole GPUs for each step, each 0 or more",
-    "swap_cap": "write null for no cap, or a whole number of 0 or more",
-    "held": "write a list of GPU indices, each once",
-}
-
-_AMOUNTS = ("decay", "shortfall_weight", "priority")
-
-
-def _path(parts: Sequence[str | int]) -> str:
-    text = ""
-    for part in parts:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        # pydantic adds the name of the union's branch to the path, which no file contains
-        elif part not in ("int", "float", "constrained-int", "constrained-float"):
-            text += f".{part}" if text else part
-    return text
-
-
-def _fix(path: str) -> str | None:
-    names = [part.split("[")[0] for part in path.split(".")]
-    return _FIXES.get(".".join(names[-2:])) or _FIXES.get(names[-1])
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else text[:37] + "…"
-
-
-def _as_input_error(error: ValidationError) -> InputError:
-    first: ErrorDetails = error.errors(include_url=False)[0]
-    path = _path(first["loc"])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        field = f"{path}.{cause.field}" if path and cause.field else path or cause.field
-        return InputError(cause.problem, field=field, fix=cause.fix)
-    kind = first["type"]
-    shown = _shown(first["input"])
-    if kind == "missing":
-        problem = "is missing"
-    elif isinstance(first["input"], float) and not math.isfinite(first["input"]):
-        problem = f"{shown} is not a finite number"
-    elif kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        problem = f"{shown} is out of range"
-    elif kind == "literal_error":
-        problem = f"{shown} is not known"
-    elif kind in ("too_short", "string_too_short"):
-        problem = "is empty"
-    elif kind in ("model_type", "model_attributes_type", "dict_type"):
-        return InputError(f"{shown} is not a JSON object", field=path or None, fix=_fix(path) or "write {…}")
-    elif kind == "int_type":
-        problem = f"{shown} is not a {'number' if path.split('.')[-1] in _AMOUNTS else 'whole number'}"
-    elif kind.endswith("_type"):
-        problem = f"{shown} is not what belongs here"
-    else:
-        problem = f"{shown} is not allowed here ({first['msg']})"
-    return InputError(problem, field=path or None, fix=_fix(path))
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    def __init__(self, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise _as_input_error(error) from None
-
-    # Tells pydantic that nested records need no Python call: errors are converted once, at the top.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @model_validator(mode="after")
-    def _extra_keys_are_json(self) -> Self:
-        if self.__pydantic_extra__:
-            for name, value in self.__pydantic_extra__.items():
-                try:
-                    json.dumps(value, allow_nan=False)
-                except (TypeError, ValueError):
-                    raise InputError(
-                        "holds something that JSON cannot",
-                        field=name,
-                        fix="write finite numbers, text and lists",
-                    ) from None
-        return self
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make the record from its JSON object.
-
-        Raises
-        ------
-        InputError
-            A field is missing, of the wrong type or out of range; the JSON path and the fix are named.
-        """
-        if not isinstance(data, Mapping):
-            raise InputError(f"{_shown(data)} is not a JSON object", fix="write one JSON object")
-        try:
-            return cls.model_validate(dict(data))
-        except ValidationError as error:
-            raise _as_input_error(error) from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: exactly what was given, unknown keys included."""
-        return self.model_dump(mode="json", exclude_unset=True)
 
 
 def _power_of_two(value: int, field: str) -> None:
@@ -187,7 +27,7 @@ def _power_of_two(value: int, field: str) -> None:
         raise InputError(f"{value} is not a power of two", field=field, fix="write 1, 2, 4, …")
 
 
-class Pool(_Record):
+class Pool(Record):
     """GPUs of one type in a line, index 0 … ``gpus`` − 1, in nodes of ``node_size`` (null: one node)."""
 
     id: Id
@@ -206,7 +46,7 @@ class Pool(_Record):
         return first_gpu % node == 0
 
 
-class Shape(_Record):
+class Shape(Record):
     """One way to run a job: a block of ``gpus`` (a power of two) in ``pool`` for ``steps`` steps."""
 
     pool: Id
@@ -219,7 +59,7 @@ class Shape(_Record):
         return self
 
 
-class Running(_Record):
+class Running(Record):
     """The block that a job under way holds from step 0 for ``remaining`` steps."""
 
     pool: Id
@@ -233,7 +73,7 @@ class Running(_Record):
         return self
 
 
-class Job(_Record):
+class Job(Record):
     """Batch work: once started it holds its block until it ends.
 
     ``order`` is the arrival order; ``requested`` the index of the shape that the submitter asked for.
@@ -254,7 +94,7 @@ class Job(_Record):
     @model_validator(mode="after")
     def _shapes_are_there(self) -> Self:
         if self.running is None and "shapes" not in self.model_fields_set:
-            raise InputError("is missing", field="shapes", fix=_FIXES["shapes"])
+            raise InputError("is missing", field="shapes", fix=FIXES["shapes"])
         if self.requested is not None and self.requested >= max(1, len(self.shapes)):
             raise InputError(
                 f"{self.requested} is past the {len(self.shapes)} shapes",
@@ -264,7 +104,7 @@ class Job(_Record):
         return self
 
 
-class App(_Record):
+class App(Record):
     """Realtime inference: elastic, driven by ``demand`` in GPUs a step, lookahead included."""
 
     id: Id
@@ -280,7 +120,7 @@ class App(_Record):
         return self.held or ()
 
 
-class Problem(_Record):
+class Problem(Record):
     """Who asks for which GPUs over a horizon of ``steps`` steps of ``step_minutes`` minutes.
 
     Parameters
@@ -387,9 +227,9 @@ def _check_start(start: str | None) -> None:
     try:
         instant = datetime.fromisoformat(start)
     except ValueError:
-        raise InputError(f"{_shown(start)} is not an instant", field="start", fix=_FIXES["start"]) from None
+        raise InputError(f"{shown(start)} is not an instant", field="start", fix=FIXES["start"]) from None
     if instant.utcoffset() is None:
-        raise InputError(f"{_shown(start)} has no zone", field="start", fix=_FIXES["start"])
+        raise InputError(f"{shown(start)} has no zone", field="start", fix=FIXES["start"])
 
 
 def _unique_pools(pools: tuple[Pool, ...]) -> dict[str, Pool]:
@@ -397,7 +237,7 @@ def _unique_pools(pools: tuple[Pool, ...]) -> dict[str, Pool]:
     for i, pool in enumerate(pools):
         if pool.id in seen:
             raise InputError(
-                f"{_shown(pool.id)} is the id of two pools", field=f"pools[{i}].id", fix="use each once"
+                f"{shown(pool.id)} is the id of two pools", field=f"pools[{i}].id", fix="use each once"
             )
         seen[pool.id] = pool
     return seen
@@ -410,7 +250,7 @@ def _unique_tasks(problem: Problem) -> None:
     for place, name in named:
         if name in seen:
             raise InputError(
-                f"{_shown(name)} is also the id of {seen[name]}",
+                f"{shown(name)} is also the id of {seen[name]}",
                 field=f"{place}.id",
                 fix="give every job and app its own id",
             )
@@ -419,7 +259,7 @@ def _unique_tasks(problem: Problem) -> None:
 
 def _unknown_pool(name: str, field: str, pools: Mapping[str, Pool]) -> InputError:
     known = ", ".join(list(pools)[:8])
-    return InputError(f"{_shown(name)} is not a pool", field=field, fix=f"write one of {known}")
+    return InputError(f"{shown(name)} is not a pool", field=field, fix=f"write one of {known}")
 
 
 def _blocks_are_legal(problem: Problem, pools: Mapping[str, Pool]) -> None:
@@ -460,7 +300,7 @@ def _blocks_are_legal(problem: Problem, pools: Mapping[str, Pool]) -> None:
     for i, app in enumerate(problem.apps):
         held = app.held_gpus
         if len(set(held)) != len(held):
-            raise InputError("lists a GPU twice", field=f"apps[{i}].held", fix=_FIXES["held"])
+            raise InputError("lists a GPU twice", field=f"apps[{i}].held", fix=FIXES["held"])
         for gpu in held:
             if gpu >= pools[app.pool].gpus:
                 raise InputError(

@@ -1,0 +1,173 @@
+"""Records of a JSON file that validate themselves, with errors that name the path and the fix."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from tidegrid.errors import InputError
+
+MAX_COUNT = 1_000_000_000
+
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)]
+Index = Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)]
+Amount = Annotated[StrictInt | StrictFloat, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+def _one_line(value: str) -> str:
+    # Ids stand in messages of one line and in files of UTF-8.
+    if any(c < " " or c in "\x7f\x85\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in value):
+        raise InputError(f"{shown(value)} holds a control character", fix="write an id of one line of text")
+    return value
+
+
+Id = Annotated[StrictStr, Field(min_length=1), AfterValidator(_one_line)]
+
+# What would be right, by field name; the key with the parent's list name wins where both exist.
+FIXES = {
+    "version": "write 1",
+    "start": 'write an ISO 8601 instant with its zone, such as "2026-03-02T00:00:00+00:00"',
+    "step_minutes": "write whole minutes, such as 60",
+    "steps": "write a whole number of steps, 1 or more",
+    "decay": "write a number above 0 and at most 1, such as 0.98",
+    "shortfall_weight": "write a finite number of 0 or more; 5 to 10 is usual",
+    "pools": "write a list of one or more pools",
+    "jobs": "write a list of jobs; it may be empty",
+    "apps": "write a list of apps; it may be empty",
+    "id": "write a text that is not empty",
+    "pool": "write the id of a pool",
+    "gpus": "write a whole number, 1 or more",
+    "shapes.gpus": "write 1, 2, 4, …",
+    "running.gpus": "write 1, 2, 4, …",
+    "node_size": "write null or the GPUs of a node, 1 or more",
+    "kind": "write training, batch_inference or quantization",
+    "priority": "write a finite number of 0 or more; 1 to 10 is usual",
+    "order": "write the arrival order as a whole number",
+    "shapes": 'write a list of {"pool", "gpus", "steps"}',
+    "requested": "write an index into shapes, or leave it out",
+    "earliest": "write a step, 0 or later",
+    "deadline": "write a step (exclusive), or null for none",
+    "finish_inside": "write true or false",
+    "running": 'write null or {"pool", "first_gpu", "gpus", "remaining"}',
+    "first_gpu": "write a GPU's index, 0 or more",
+    "remaining": "write the steps that are left, 1 or more",
+    "demand": "write whole GPUs for each step, each 0 or more",
+    "swap_cap": "write null for no cap, or a whole number of 0 or more",
+    "held": "write a list of GPU indices, each once",
+}
+
+_AMOUNTS = ("decay", "shortfall_weight", "priority")
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    text = ""
+    for part in parts:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        # pydantic adds the name of the union's branch to the path, which no file contains
+        elif part not in ("int", "float", "constrained-int", "constrained-float"):
+            text += f".{part}" if text else part
+    return text
+
+
+def _fix(path: str) -> str | None:
+    names = [part.split("[")[0] for part in path.split(".")]
+    return FIXES.get(".".join(names[-2:])) or FIXES.get(names[-1])
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: JSON, on one line, cut short."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 40 else text[:37] + "…"
+
+
+def _as_input_error(error: ValidationError) -> InputError:
+    first: ErrorDetails = error.errors(include_url=False)[0]
+    path = _path(first["loc"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        field = f"{path}.{cause.field}" if path and cause.field else path or cause.field
+        return InputError(cause.problem, field=field, fix=cause.fix)
+    kind = first["type"]
+    value = shown(first["input"])
+    if kind == "missing":
+        problem = "is missing"
+    elif isinstance(first["input"], float) and not math.isfinite(first["input"]):
+        problem = f"{value} is not a finite number"
+    elif kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
+        problem = f"{value} is out of range"
+    elif kind == "literal_error":
+        problem = f"{value} is not known"
+    elif kind in ("too_short", "string_too_short"):
+        problem = "is empty"
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
+        return InputError(f"{value} is not a JSON object", field=path or None, fix=_fix(path) or "write {…}")
+    elif kind == "int_type":
+        problem = f"{value} is not a {'number' if path.split('.')[-1] in _AMOUNTS else 'whole number'}"
+    elif kind.endswith("_type"):
+        problem = f"{value} is not what belongs here"
+    else:
+        problem = f"{value} is not allowed here ({first['msg']})"
+    return InputError(problem, field=path or None, fix=_fix(path))
+
+
+class Record(BaseModel):
+    """Base of the records: immutable, unknown keys kept, errors as `InputError`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise _as_input_error(error) from None
+
+    # Tells pydantic that nested records need no Python call: errors are converted once, at the top.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @model_validator(mode="after")
+    def _extra_keys_are_json(self) -> Self:
+        if self.__pydantic_extra__:
+            for name, value in self.__pydantic_extra__.items():
+                try:
+                    json.dumps(value, allow_nan=False)
+                except (TypeError, ValueError):
+                    raise InputError(
+                        "holds something that JSON cannot",
+                        field=name,
+                        fix="write finite numbers, text and lists",
+                    ) from None
+        return self
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the record from its JSON object.
+
+        Raises
+        ------
+        InputError
+            A field is missing, of the wrong type or out of range; the JSON path and the fix are named.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError(f"{shown(data)} is not a JSON object", fix="write one JSON object")
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise _as_input_error(error) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: exactly what was given, unknown keys included."""
+        return self.model_dump(mode="json", exclude_unset=True)
