@@ -29,6 +29,10 @@ OVERHEAD = 1.15
 """Whole run over pure training: evaluation, checkpoints, stalls (published: 1.2 to 1.5 with start-up)."""
 
 
+BATCH = 3072
+"""Requests predicted at a time; each is up to four rows, one a GPU count, so that memory stays small."""
+
+
 class TrainingEstimator(Estimator):
     """Hours of a training run from its 22 features.
 
@@ -133,8 +137,8 @@ class TrainingEstimator(Estimator):
         wanted = as_levels(levels)
         C = features.checked(X)
         parts = [
-            self._quantiles(C.take(np.arange(i, min(i + CHUNK, len(C)))), wanted)
-            for i in range(0, len(C), CHUNK)
+            self._quantiles(C.take(np.arange(i, min(i + BATCH, len(C)))), wanted)
+            for i in range(0, len(C), BATCH)
         ]
         values = np.concatenate(parts) if parts else np.empty((0, len(wanted)))
         return quantile_frame(values, wanted, X.index)
@@ -145,26 +149,24 @@ class TrainingEstimator(Estimator):
         Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; the
         shortest counts: a block can leave half of itself idle.
         """
-        rows, terms = self._prepared(C)
-        count = len(C)
-        owner, gpus = np.arange(count), rows.runs.gpus
-        inside = np.flatnonzero((gpus <= rows.runs.node) & (gpus % 2 == 0) & (gpus >= 2))
-        owners, halves = [inside], [gpus[inside] / 2]
+        count, gpus = len(C), C["gpus"]
+        node = features.node_sizes(C)
+        inside = np.flatnonzero((gpus <= node) & (gpus % 2 == 0))
+        owners, counts = [np.arange(count), inside], [gpus, gpus[inside] / 2]
         while len(owners[-1]):
-            again = (halves[-1] % 2 == 0) & (halves[-1] >= 2)
+            again = counts[-1] % 2 == 0
             owners.append(owners[-1][again])
-            halves.append(halves[-1][again] / 2)
+            counts.append(counts[-1][again] / 2)
+        owner = np.concatenate(owners)
+        rows, terms = self._prepared(C.take(owner), np.concatenate(counts))
         history: History | None = getattr(self, "history_", None)
         view = None if history is None else history.view(rows)
-        best = self._log_hours(rows.runs, terms) + (0.0 if view is None else view.correction())
-        owner, half = np.concatenate(owners), np.concatenate(halves)
-        for start in range(0, len(owner), CHUNK):
-            at = slice(start, start + CHUNK)
-            part, part_terms = self._prepared(C.take(owner[at]), half[at])
-            centre = self._log_hours(part.runs, part_terms)
-            centre = centre + (0.0 if history is None else history.view(part).correction())
-            np.minimum.at(best, owner[at], centre)
-        return np.asarray(np.exp(np.clip(best[:, None] + self._band(rows, view, levels), -18.0, 18.0)))
+        centre = self._log_hours(rows.runs, terms) + (0.0 if view is None else view.correction())
+        best = centre[:count].copy()
+        np.minimum.at(best, owner[count:], centre[count:])
+        own = rows[np.arange(count)]
+        offsets = self._band(own, None if view is None else view.first(own), levels)
+        return np.asarray(np.exp(np.clip(best[:, None] + offsets, -18.0, 18.0)))
 
     def _band(self, rows: Rows, view: View | None, levels: Sequence[float]) -> np.ndarray:
         """Return offsets from the log median, shape (rows, levels).

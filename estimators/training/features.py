@@ -310,9 +310,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
                          np.minimum(number["trainable_params_b"] * 1e9, params))  # fmt: skip
 
     gpus = number["gpus"] if gpu_count is None else np.asarray(gpu_count, dtype=float)
-    node = np.where(np.isnan(number["gpus_per_node"]), of_gpu("node"), number["gpus_per_node"])
-    # a rack-scale system's link reaches beyond its trays
-    node = np.where(of_gpu("node") > 8, np.maximum(node, of_gpu("node")), node)
+    node = _nodes(number["gpus_per_node"], of_gpu("node"))
     seq = number["seq_len"]
     packing = number["packing"]
     generated, mean_seq = _lengths(seq, packing, rl, number["rollout_tokens"], of_variant("fill"),
@@ -357,6 +355,19 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         memory=memory, hbm=hbm * 1e9, link=of_gpu("link_gb_s") * 1e9, net=of_gpu("net_gb_s") * 1e9,
         known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
     )  # fmt: skip
+
+
+def node_sizes(C: Table) -> np.ndarray:
+    """Return the GPUs of each row's node, shape (rows,)."""
+    codes, names = _texts(C["gpu_type"])
+    usual = np.array([float(sheets.find(name)[0].node) for name in names] or [0.0])[codes]
+    return _nodes(C["gpus_per_node"], usual)
+
+
+def _nodes(said: np.ndarray, usual: np.ndarray) -> np.ndarray:
+    node = np.where(np.isnan(said), usual, said)
+    # a rack-scale system's link reaches beyond its trays
+    return np.where(usual > 8, np.maximum(node, usual), node)
 
 
 def codes_to_variants(codes: np.ndarray, names: list[str]) -> np.ndarray:

@@ -9,6 +9,7 @@ of the vendors' sheets, PCIe 4.0 ×16 for cards without a link; the network of t
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 VENDOR = "vendor data sheet"
 MEASURED = "vendor data sheet; reach measured by stas00/ml-engineering, compute/accelerator"
@@ -183,6 +184,7 @@ def estimated_reach(tflops: float, bandwidth_gb_s: float) -> float:
     return float(min(0.97, max(0.5, 0.87 * (balance / 153.0) ** -0.13)))
 
 
+@lru_cache(maxsize=4096)
 def find(name: str) -> tuple[Gpu, bool]:
     """Return the data sheet for a GPU type's name, however it is spelled, and whether one was found.
 

@@ -129,6 +129,10 @@ class View:
     rows: Rows
     site: SiteView
 
+    def first(self, rows: Rows) -> "View":
+        """Return the view of the first rows, given as ``rows``."""
+        return View(self.history, rows, self.site.first(len(rows)))
+
     def correction(self) -> np.ndarray:
         """Return the log factor on the prior, shape (rows,)."""
         return self.site.mean() + self.learned()

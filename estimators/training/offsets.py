@@ -198,9 +198,21 @@ class SiteView:
         Correlations with the kept rows, and whether the stacks are the same.
     """
 
-    def __init__(self, site: SiteModel, keys: Keys, near: np.ndarray, stack: np.ndarray) -> None:
+    def __init__(
+        self,
+        site: SiteModel,
+        keys: Keys,
+        near: np.ndarray,
+        stack: np.ndarray,
+        cross: np.ndarray | None = None,
+    ) -> None:
         self.site, self.keys, self._near, self._stack = site, keys, near, stack
-        self._cross = site._kernel(near, stack, keys)
+        self._cross = site._kernel(near, stack, keys) if cross is None else cross
+
+    def first(self, rows: int) -> "SiteView":
+        """Return the view of the first rows."""
+        keys = self.keys[np.arange(rows)]
+        return SiteView(self.site, keys, self._near[:rows], self._stack[:rows], self._cross[:rows])
 
     def mean(self) -> np.ndarray:
         """Return the mean of log(actual / prior), shape (rows,)."""

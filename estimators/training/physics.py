@@ -72,7 +72,7 @@ CONSTANTS: dict[str, Constant] = {
     "dispatch": Constant(0.50, 0.60, "expert dispatch and combine, relative to their volume"),
     "adapters": Constant(1.15, 0.15, "slow-down of frozen layers by their adapters"),
     "dequantize": Constant(
-        4.5,
+        5.5,
         0.15,
         "dequantizing 4- or 8-bit weights, relative to its memory traffic (2 to 6 in published pairs)",
     ),
