@@ -12,7 +12,18 @@ import typer
 from tidegrid import __version__
 from tidegrid.app.common import run
 
-TOPICS = ("demo", "history", "traceday", "train", "plan", "plans", "models", "estimators", "forecast", "replay")
+TOPICS = (
+    "demo",
+    "history",
+    "traceday",
+    "train",
+    "plan",
+    "plans",
+    "models",
+    "estimators",
+    "forecast",
+    "replay",
+)
 
 app = typer.Typer(
     name="tidegrid",

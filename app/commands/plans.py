@@ -245,7 +245,7 @@ def bench(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Run every mode on the seven scenarios rebuilt from the article behind this project."""
+    """Run every mode on the seven scenarios rebuilt from a published account of such an allocator."""
     from tidegrid.pipeline.compare import bench as run_bench
 
     with progress("running the scenarios", quiet=json_) as step:

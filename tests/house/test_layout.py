@@ -61,7 +61,9 @@ def test_no_tracked_file_names_a_path_of_one_machine() -> None:
 
 
 def test_python_dash_m_runs_the_command_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "tidegrid", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegrid", "--version"], capture_output=True, text=True, check=True
+    )
     assert re.fullmatch(r"tidegrid \d+\.\d+\.\d+\n", done.stdout)
 
 

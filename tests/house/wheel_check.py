@@ -28,7 +28,11 @@ def main() -> int:
     """Return 0 where the wheel holds exactly the tree and runs by itself."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        subprocess.run([sys.executable, "-m", "build", "--outdir", folder, str(ROOT)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "build", "--outdir", folder, str(ROOT)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         wheel = next(out.glob("*.whl"))
         with zipfile.ZipFile(wheel) as archive:
             names = {n for n in archive.namelist() if ".dist-info/" not in n}
@@ -42,7 +46,9 @@ def main() -> int:
         clean = out / "venv"
         venv.create(clean, with_pip=True)
         python = clean / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)], check=True
+        )
         for command in (["--version"], ["demo", "--out", str(out / "demo")]):
             subprocess.run([clean / "bin" / "tidegrid", *command], check=True, cwd=folder)
     print(f"wheel: {len(names)} files, as the tree; its demo ran in a clean environment")
