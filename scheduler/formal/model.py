@@ -58,8 +58,9 @@ class CountModel:
         self.n: dict[tuple[int, int], Var] = {}
         self.short: dict[tuple[int, int], Var] = {}
         self._objective: list[tuple[Var, int]] = []
-        # GPUs of a pool in a step: (variable, GPUs) of jobs and of apps.
+        # GPUs of a pool in a step: (variable, GPUs) of jobs, of those not running yet, and of apps.
         self._jobs_at: dict[tuple[str, int], list[tuple[Var, int]]] = defaultdict(list)
+        self._waiting_at: dict[tuple[str, int], list[tuple[Var, int]]] = defaultdict(list)
         self._apps_at: dict[tuple[str, int], list[Var]] = defaultdict(list)
         self._choose_columns()
         self._count_apps()
@@ -77,6 +78,8 @@ class CountModel:
                 self._objective.append((x, self.terms.scaled(self.terms.reward(job, column))))
                 for t in range(column.start, min(column.end, self.terms.lookahead)):
                     self._jobs_at[column.pool, t].append((x, column.gpus))
+                    if not job.running and t < self.terms.steps:
+                        self._waiting_at[column.pool, t].append((x, column.gpus))
             chosen = [self.x[j, column] for column in columns]
             if job.running or j in self.required:
                 self.cp.add_exactly_one(chosen)
@@ -138,20 +141,11 @@ class CountModel:
                 for size in sorted(sizes):
                     blocks = [
                         (x, worth[g, size])
-                        for x, g in self._waiting_at(pool.id, t)
+                        for x, g in self._waiting_at[pool.id, t]
                         if g >= size and worth[g, size]
                     ]
                     if sum(k for _, k in blocks) > fit[size]:
                         self.cp.add(_dot([x for x, _ in blocks], [k for _, k in blocks]) <= fit[size])
-
-    def _waiting_at(self, pool: str, t: int) -> list[tuple[Var, int]]:
-        if not hasattr(self, "_waiting"):
-            self._waiting: dict[tuple[str, int], list[tuple[Var, int]]] = defaultdict(list)
-            for (j, column), x in self.x.items():
-                if not self.problem.jobs[j].running:
-                    for u in range(column.start, min(column.end, self.terms.steps)):
-                        self._waiting[column.pool, u].append((x, column.gpus))
-        return self._waiting[pool, t]
 
     def _pay_past_horizon(self) -> None:
         """The lookahead: tails of jobs take GPUs from the demand there, the lowest priority first.

@@ -123,6 +123,7 @@ class Run:
         if on_bound is not None:
             self._solver.best_bound_callback = on_bound
         self._outcome: list[object] = []
+        self._stopping = False
         watch = _Watch(on_solution, target)
 
         def work() -> None:
@@ -143,6 +144,8 @@ class Run:
             try:
                 self._thread.join(min(0.2, max(0.0, end - monotonic())))
                 alive = self._thread.is_alive()
+                if self._stopping:  # again, for a run that had not begun when it was asked to end
+                    self._solver.stop_search()
                 self._budget.tick()
             except KeyboardInterrupt:
                 self._budget.interrupted = True
@@ -151,8 +154,8 @@ class Run:
 
     def stop(self) -> None:
         """Ask the run to end with what it has."""
-        if self._thread.is_alive():
-            self._solver.stop_search()
+        self._stopping = True
+        self._solver.stop_search()
 
     def answer(self) -> Answer:
         """Wait for the end and return what was found.

@@ -101,7 +101,7 @@ def test_the_whole_model_finds_what_trying_everything_finds(it: Problem) -> None
     assert price_bound(terms) >= expected - 1e-9 * max(1, abs(expected))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(problems(**SMALL))
 def test_no_mode_beats_the_bound(it: Problem) -> None:
     """Whatever the limit: none at all, too little, enough."""
@@ -112,7 +112,7 @@ def test_no_mode_beats_the_bound(it: Problem) -> None:
     ]
     bounds = [bound(it, **limit).value for limit in limits]
     for mode in modes():
-        options = {"deterministic_time": 0.3} if mode == "full" else {}
+        options = {"deterministic_time": 0.1} if mode == "full" else {}
         objective = solve(it, mode=mode, **options).metrics["objective"]
         assert all(objective <= value + 1e-9 * max(1, abs(value)) for value in bounds), mode
 
@@ -154,12 +154,14 @@ def test_blocks_are_fitted_as_the_rules_of_nodes_say(
 
 
 def test_prices_come_near_the_relaxation_and_never_below() -> None:
-    for seed in range(5):
-        terms = Terms(random_problem(seed, pools=(1, 2), gpus=(8, 16), jobs=(10, 20), plain=True))
+    for seed in range(3):
+        terms = Terms(random_problem(seed, pools=(1, 2), gpus=(8, 8), jobs=(8, 12), plain=True))
         model = CountModel(terms)
-        answer = Run(model.cp, Budget(60, 2), 2, slack=terms.rounding).answer()
+        answer = Run(model.cp, Budget(60, 0.5), 0.5, slack=terms.rounding).answer()
         assert answer.value is not None
-        assert price_bound(terms) >= answer.value / terms.scale * (1 - 1e-6)
+        counted = answer.value / terms.scale
+        # Coefficients are rounded up for the solver, and not for the prices.
+        assert price_bound(terms) >= counted - 1e-5 * max(1, abs(counted))
 
 
 def test_a_problem_too_large_for_the_solver_is_bounded_by_prices() -> None:
