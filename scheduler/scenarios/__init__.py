@@ -1,4 +1,4 @@
-"""Seven scenarios that tell the story of a published account of a GPU allocator (August 2026, "the article" below), as data beside this module.
+"""Seven scenarios that tell the story of a published article on a GPU allocator (August 2026), as data.
 
 They are rebuilt: the article gives no inputs, only figures. Each workload is made up, and was chosen among
 random ones (``benchmarks/rebuild_scenarios.py``) because first in, first out fills it as the article states
