@@ -81,7 +81,7 @@ def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[
         factor = median / max(float(prior[i]), 1e-12)
         told = _told(C, runs, terms, i, facts)
         told += f"; together {_hours(float(prior[i]))}"
-        if abs(factor - 1.0) > 0.005:
+        if history is not None and abs(factor - 1.0) > 0.005:
             told += f"; history ×{factor:.2f} from {similar[i]:.0f} similar runs"
         if pushes:
             told += (
