@@ -27,7 +27,7 @@ DEFAULT_LIMIT = 10.0
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
 COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.35, 0.1, 0.08, 0.2
 PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
-#: Where the counts are solved beside the search, it waits this share of the limit for them.
+#: Where the counts are solved beside the search, it improves parts for this share of the limit until they are there.
 FIRST_COUNT_SHARE = 0.2
 #: What building a part costs, in deterministic time, which does not count it.
 BUILD_TIME = 0.05
@@ -104,9 +104,9 @@ class _Counting:
         self._budget = search.budget
         self._model = CountModel(search.terms)
         self._latest: tuple[Chosen, Counts] | None = None
-        self._ended = False
-        self._beside = search.budget.deterministic is None
-        share = 1.0 if self._beside else COUNT_SHARE
+        self._read = False
+        self.beside = search.budget.deterministic is None
+        share = 1.0 if self.beside else COUNT_SHARE
         self._search = search
         self._run = Run(
             self._model.cp,
@@ -120,14 +120,18 @@ class _Counting:
     def _keep(self, value: Callable[[Var], int]) -> None:
         self._latest = self._model.chosen(value), {key: value(n) for key, n in self._model.n.items()}
 
-    def wait(self, share: float) -> None:
-        """Wait until the run has ended; where it goes on beside the search, for a share of the limit at most."""
-        self._run.wait(share * self._budget.total() if self._beside else np.inf)
+    def wait(self) -> None:
+        """Wait until the run has ended."""
+        self._run.wait()
+
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._run.wait(0.0)
 
     def news(self) -> tuple[Chosen, Counts] | None:
         """The best solution in counts, where there is a new one since the last call."""
-        if not self._ended and self._run.wait(0.0):
-            self._ended = True
+        if not self._read and self.ended():
+            self._read = True
             answer = self._run.answer()
             self._search.statuses.append(answer.status)
             if answer.bound is not None:
@@ -175,12 +179,16 @@ class _Search:
             self._settle_apps()
 
     def _improve(self, counting: "_Counting") -> None:
-        counting.wait(FIRST_COUNT_SHARE)
+        rng = np.random.default_rng(self.budget.seed)
+        if counting.beside:
+            first = self.budget.left() - FIRST_COUNT_SHARE * self.budget.total()
+            self._search_parts(rng, until=first, stop=counting.ended)
+        else:
+            counting.wait()
         self._name(counting.news())
         cells = self._cells()
         if cells <= FEW_CELLS and not self.met():
             self._search_whole()
-        rng = np.random.default_rng(self.budget.seed)
         # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
         self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
         self._name(counting.news())
@@ -313,11 +321,13 @@ class _Search:
         model.hint_plan(self.best)
         self._solve(model, WHOLE_SHARE, "whole", whole=True)
 
-    def _search_parts(self, rng: np.random.Generator, until: float) -> None:
+    def _search_parts(
+        self, rng: np.random.Generator, until: float, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         """Free some jobs, keep the others where they are, solve, and go on with others."""
         waiting = [j for j, job in enumerate(self.problem.jobs) if not job.running and self.terms.columns[j]]
-        size = 8
-        while waiting and not self.met() and self.budget.left() > until:
+        size = max(8, len(waiting) // 2)
+        while waiting and not self.met() and self.budget.left() > until and not stop():
             free = self._neighbourhood(rng, waiting, min(size, len(waiting)))
             chosen, _ = facts(self.terms, self.best)
             columns = [
