@@ -7,7 +7,7 @@ import numpy as np
 
 from tidegrid.errors import InputError
 from tidegrid.scheduler.checker import check
-from tidegrid.scheduler.fast.board import Board, Names, board
+from tidegrid.scheduler.fast.board import NO_CAP, Board, Names, board
 from tidegrid.scheduler.fast.cache import drop_stale
 from tidegrid.scheduler.fast.queue_starts import queue_starts
 from tidegrid.scheduler.fast.search import allocate
@@ -15,10 +15,12 @@ from tidegrid.scheduler.fast.state import State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 
-# Milliseconds of search by default: a share of them, and more for each job that waits.
-BASE_MS, MS_PER_JOB = 0.1, 0.1
-# Where greedy starts take longer than the search, two orders have to do.
-FEW_ORDERS_FROM = 3000
+# Milliseconds of search by default for each waiting job, on crowded boards and at most.
+MS_PER_JOB = 0.2
+# Up to these sizes the budget is less: the answer is to come in 2 ms at 8 GPUs and 14 jobs.
+CROWDED_JOBS, SMALL_GPUS = 30, 16
+# From here on greedy starts are near the bound, and their own time counts.
+MANY_JOBS = 100
 # Settings of the search, found on random problems of 8–16 GPUs and 10–24 jobs and on zero-waste boards.
 KNOBS = {
     "heat": 0.3,  # first temperature, as a share of a placed job's mean reward; less on boards of many jobs
@@ -64,7 +66,7 @@ def plan(
         Rounds of search; None for as many as ``budget_ms`` buys.
     budget_ms
         Milliseconds of search on an ordinary core, turned into rounds from the problem's size; None for
-        0.1 and another 0.1 for each waiting job.
+        `default_budget`.
     warm_start
         A plan, such as yesterday's. Where it is legal for this problem, the result is never worth less, and
         it is the same plan unless a better one was found.
@@ -124,15 +126,23 @@ def plan(
     return found
 
 
+def default_budget(b: Board) -> float:
+    """Milliseconds of search that a problem gets: more for each job the more jobs compete for each GPU."""
+    jobs, gpus = len(b.job), int(b.pool["gpus"].sum())
+    crowd = (jobs / CROWDED_JOBS) ** 1.5 * (SMALL_GPUS / max(SMALL_GPUS, gpus)) ** 0.7
+    return MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS))
+
+
 def rounds_for(b: Board, budget_ms: float | None = None) -> int:
     """Rounds that a budget buys, from the problem's size alone (microseconds a round, fitted on one core)."""
     jobs = len(b.job)
     if budget_ms is None:
-        budget_ms = BASE_MS + MS_PER_JOB * jobs
+        budget_ms = default_budget(b)
     shapes = len(b.shape) / max(1, jobs)
     words = float(b.pool["words"].max())
-    capped = int((b.app["cap"] < 1 << 40).sum())
-    micros = 1 + b.steps * (0.1 + 0.05 * words * shapes + 0.3 * capped) + 0.02 * jobs
+    capped = int((b.app["cap"] < NO_CAP).sum())
+    naming = 0.1 * capped * (1 + float(b.pool["gpus"].max()) / 16)
+    micros = 1 + b.steps * (0.08 + 0.04 * words * shapes + naming) + 0.02 * jobs
     return int(1000 * budget_ms / micros)
 
 
@@ -155,19 +165,10 @@ def _orders(b: Board) -> np.ndarray:
     """Orders in which greedy starts insert the jobs."""
     jobs = np.arange(len(b.job))
     value = b.job["value"]
-    area, size, length = np.zeros(len(jobs)), np.zeros(len(jobs)), np.zeros(len(jobs))
+    area = np.zeros(len(jobs))
     owner = np.repeat(jobs, b.job["shape_last"] - b.job["shape_first"])
     np.maximum.at(area, owner, b.shape["gpus"] * b.shape["steps"])
-    np.maximum.at(size, owner, b.shape["gpus"])
-    np.maximum.at(length, owner, b.shape["steps"])
-    orders = [
-        np.lexsort((jobs, -area, -value)),
-        np.lexsort((jobs, length)),
-        np.lexsort((jobs, -value * area)),
-        np.lexsort((jobs, -area * size)),
-        jobs,
-    ]
-    return np.stack(orders[:2] if len(jobs) > FEW_ORDERS_FROM else orders)
+    return np.stack([np.lexsort((jobs, -area, -value)), np.lexsort((jobs, -value * area))])
 
 
 def _spots_of(problem: Problem, b: Board, names: Names, plan: Plan) -> tuple[np.ndarray, float | None]:
