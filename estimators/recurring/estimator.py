@@ -96,7 +96,9 @@ class RecurringJobEstimator(Estimator):
         """
         self._start()
         rows = self._rows(X, y, observed, known_at)
+        self.learner_.count_limits(rows)
         self.learner_.learn(rows, self.seed)
+        self.learner_.limits = (0, 0)
         self._absorb(rows, np.empty(0, dtype=np.int64))
         self.memory_.forget()
         return self
@@ -212,6 +214,7 @@ class RecurringJobEstimator(Estimator):
             "classes": len(self.learner_.calibration.ranks),
             "hash_probe": str(hash_probe()),
             "way": list(self.learner_.way),
+            "limits": list(self.learner_.limits),
             "stretch": self.learner_.calibration.stretch,
         }
         return Bundle(
@@ -239,6 +242,7 @@ class RecurringJobEstimator(Estimator):
             bundle.texts.get("trees", ""),
             LevelCalibration(ranks, float(bundle.state["stretch"])),
             (first, second),
+            (int(bundle.state["limits"][0]), int(bundle.state["limits"][1])),
         )
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
         return out
@@ -268,13 +272,17 @@ class RecurringJobEstimator(Estimator):
         self.memory_.admit(rows.keys)
         slots = unknown_apart(self.memory_, rows.keys)
         describe = bool(self.learner_.text)
-        _, _, numbers, quantiles = run(self.memory_, slots, rows, ask, self.learner_.theta, None, describe)
+        _, _, numbers, quantiles = run(
+            self.memory_, slots, rows, ask, self.learner_.theta, None, describe, self.learner_.holds
+        )
         if len(rows):
             self.clock_ = max(self.clock_, float(rows.known.max()))
         inputs = numbers
         if describe:
             inputs = trees.described(rows.features.iloc[ask], rows.submit[ask], numbers)
-        return self.learner_.distribution(quantiles, inputs)
+        foretold = self.learner_.distribution(quantiles, inputs, rows.log_limit[ask])
+        self.learner_.count_limits(rows)
+        return foretold
 
     def _now(self, checked: pd.DataFrame) -> np.ndarray:
         learner = self._learner()
@@ -292,11 +300,12 @@ class RecurringJobEstimator(Estimator):
             int(noted is not None),
             learner.theta,
             describe,
+            learner.holds,
         )
         inputs = numbers
         if describe:
             inputs = trees.described(checked, np.where(np.isnan(submit), now, submit), numbers)
-        return learner.distribution(quantiles, inputs)
+        return learner.distribution(quantiles, inputs, log_limits(checked))
 
     def _calibrated(self, foretold: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         calibration = self._learner().calibration

@@ -4,7 +4,7 @@ import numpy as np
 
 from tidegrid.estimators.recurring.kernels import FACTS, MEMBERS
 
-PENALTY = 3e-3
+PENALTY = 1e-2
 """Ridge penalty on the distance from where the learning starts, per mean log density of a burst."""
 
 BURST_GAP_S = 3600.0

@@ -32,6 +32,9 @@ FACTS = 9
 """What decides a member's weight: 1, log jobs, spread, time since the newest, distance of the newest from the mean,
 whether the recipe is new, open jobs of the user and of the recipe, time since the user's last submission."""
 
+GRACE = 0.02
+"""What a job may run past its walltime, in log time: schedulers need a moment to end it."""
+
 FRESH_S = 1800.0
 """Seconds of silence after which a recipe counts once more in the once-a-recipe columns."""
 
@@ -94,10 +97,13 @@ def _redistribute(x, w, seen, m):
 
 
 @njit(cache=True)
-def recall(values, flags, counts, last, submits, submitted, own, slots, t, log_limit, x, w, used, facts):
+def recall(
+    values, flags, counts, last, submits, submitted, own, hold, slots, t, log_limit, x, w, used, facts
+):
     """Fill in each member's values, weights (summing to 1), how many, and its facts; 0 values for none.
 
-    ``own`` is 1 where the row itself is among the submissions, and must not count as another.
+    ``own`` is 1 where the row itself is among the submissions, and must not count as another; ``hold`` is 1 where jobs
+    end at the walltime that they asked for, so that no past job foretells more.
     """
     window = values.shape[1]
     keep = submits.shape[1]
@@ -109,6 +115,7 @@ def recall(values, flags, counts, last, submits, submitted, own, slots, t, log_l
     if user >= 0 and submitted[user] > own:
         idle = min(np.log(max(t - submits[user, (submitted[user] - 1 - own) % keep], 1.0)), 15.0) / 10
     seen = np.empty(window, dtype=np.int8)
+    cap = log_limit + GRACE if hold == 1 else np.inf
     for member in range(_MEMBERS):
         column = COLUMN[member]
         s = slots[column]
@@ -125,7 +132,7 @@ def recall(values, flags, counts, last, submits, submitted, own, slots, t, log_l
         n = 0
         for back in range(m):
             at = (counts[s] - 1 - back) % window
-            v = values[s, at] + shift
+            v = min(values[s, at] + shift, cap)
             x[member, back] = v
             w[member, back] = weight
             seen[back] = flags[s, at]
@@ -296,6 +303,7 @@ def sweep(
     submit_slots,
     submit_t,
     own,
+    hold,
     query_slots,
     query_y,
     query_limit,
@@ -345,7 +353,21 @@ def sweep(
             k += 1
         slots = query_slots[i]
         recall(
-            values, flags, counts, last, submits, submitted, own, slots, t, query_limit[i], x, w, used, facts
+            values,
+            flags,
+            counts,
+            last,
+            submits,
+            submitted,
+            own,
+            hold,
+            slots,
+            t,
+            query_limit[i],
+            x,
+            w,
+            used,
+            facts,
         )
         if density_out.shape[0] > 0:
             for member in range(_MEMBERS):

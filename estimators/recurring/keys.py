@@ -48,7 +48,7 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
     # where no user is known the account stands in, under another mark so that the two never mix
     who = np.where(user != NONE, _mix(user, 1), np.where(group != NONE, _mix(group, 2), NONE))
     gpus = _number(features["gpus"])
-    walltime = _number(features["requested_walltime_h"])
+    walltime = _number(features["requested_walltime_h"].where(features["requested_walltime_h"] > 0))
     extra = [queue, walltime, *(_number(features[c]) for c in ("cpus", "nodes", "mem_mb"))]
     known = np.any([e != NONE for e in extra], axis=0) & (who != NONE)
     named = (name != NONE) & (who != NONE)

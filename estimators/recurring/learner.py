@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from tidegrid.estimators.recurring import gate, trees
 from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, spread_class, transform
-from tidegrid.estimators.recurring.kernels import BIN, BINS, FACTS, LOW, MEMBERS, NUMBERS, sweep
+from tidegrid.estimators.recurring.kernels import BIN, BINS, FACTS, GRACE, LOW, MEMBERS, NUMBERS, sweep
 from tidegrid.estimators.recurring.keys import COLUMNS, NONE, RUNGS
 from tidegrid.estimators.recurring.memory import Memory
 from tidegrid.estimators.recurring.rows import Rows
@@ -60,19 +60,33 @@ class Learner:
         Transforms of past outcomes.
     way : tuple of float
         How a wide answer moves, one of ``WAYS``.
+    limits : tuple of int
+        Jobs that asked for a walltime, and those of them that ran 5 % past it.
     """
 
     theta: np.ndarray = field(default_factory=gate.shipped)
     text: str = ""
     calibration: LevelCalibration = field(default_factory=LevelCalibration)
     way: tuple[float, float] = STAY
+    limits: tuple[int, int] = (0, 0)
     _booster: Any = None
 
-    def distribution(self, quantiles: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Return log-hour quantiles at ``GRID``: the mixture's, moved as learnt where they are wide."""
-        if not self.text or not len(quantiles) or self.way == STAY:
-            return quantiles
-        return _blend(quantiles, self._trees(inputs), self.way)
+    @property
+    def holds(self) -> bool:
+        """Whether the site ends jobs at the walltime that they asked for: hardly any has run past it."""
+        return self.limits[1] <= 1 + 0.01 * self.limits[0]
+
+    def count_limits(self, rows: Rows) -> None:
+        """Count the jobs that ran past their walltime."""
+        past = rows.log_hours > rows.log_limit + np.log(1.05)
+        asked = np.isfinite(rows.log_limit)
+        self.limits = (self.limits[0] + int(asked.sum()), self.limits[1] + int(past.sum()))
+
+    def distribution(self, quantiles: np.ndarray, inputs: np.ndarray, log_limit: np.ndarray) -> np.ndarray:
+        """Return log-hour quantiles at ``GRID``: the mixture's, moved as learnt where wide, none past the walltime."""
+        if self.text and len(quantiles) and self.way != STAY:
+            quantiles = _blend(quantiles, self._trees(inputs), self.way)
+        return np.minimum(quantiles, log_limit[:, None] + GRACE) if self.holds else quantiles
 
     def _trees(self, inputs: np.ndarray) -> np.ndarray:
         if self._booster is None:
@@ -83,23 +97,26 @@ class Learner:
         """Learn gate, trees and calibration from jobs, each described as of its submission."""
         newest = np.sort(np.argsort(rows.known, kind="stable")[-TREE_ROWS:])
         memory, slots = room_for(rows)
-        density, facts, numbers, _ = run(memory, slots, rows, newest, None, newest[-GATE_ROWS:])
+        density, facts, numbers, _ = run(
+            memory, slots, rows, newest, None, newest[-GATE_ROWS:], hold=self.holds
+        )
         sizes = gate.burst_sizes(rows.recipe, rows.submit)[newest]
         inputs = trees.described(rows.features.iloc[newest], rows.submit[newest], numbers)
         order = np.argsort(rows.submit[newest], kind="stable")
         cut = order[int(len(order) * (1 - HELD_OUT))] if len(order) else 0
         early = rows.known[newest] < rows.submit[newest][cut] if len(order) else np.zeros(0, dtype=bool)
         late = rows.submit[newest] >= rows.submit[newest][cut] if len(order) else early
-        half = Learner(self.theta, "", LevelCalibration())
+        half = Learner(self.theta, "", LevelCalibration(), limits=self.limits)
         half._fit(rows, newest, early, density, facts, inputs, sizes, seed)
         # every outcome that the half-trained model has not seen calibrates
         memory, slots = room_for(rows)
         unseen = newest[late] if early.sum() >= ENOUGH else newest
-        _, _, _, quantiles = run(memory, slots, rows, unseen, half.theta, None)
+        _, _, _, quantiles = run(memory, slots, rows, unseen, half.theta, None, False, self.holds)
         if half.text and late.sum() >= ENOUGH:
             half.way = _best_way(quantiles, half._trees(inputs[late]), rows, unseen, sizes[late])
         self.way = half.way
-        self.observe(half.distribution(quantiles, inputs[late] if half.text else inputs), rows, unseen)
+        told = half.distribution(quantiles, inputs[late] if half.text else inputs, rows.log_limit[unseen])
+        self.observe(told, rows, unseen)
         self._fit(rows, newest, np.ones(len(newest), dtype=bool), density, facts, inputs, sizes, seed)
 
     def observe(self, foretold: np.ndarray, rows: Rows, at: np.ndarray) -> None:
@@ -190,6 +207,7 @@ def run(
     theta: np.ndarray | None,
     score: np.ndarray | None,
     describe: bool = True,
+    hold: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sweep the memory over rows, asking some of them as of their submission.
 
@@ -207,6 +225,8 @@ def run(
         The tail of ``ask`` whose densities and facts are wanted; None for none.
     describe
         Whether the trees' numbers are wanted.
+    hold
+        Whether jobs end at their walltime.
 
     Returns
     -------
@@ -224,7 +244,7 @@ def run(
     numbers = np.empty((count if describe else 0, NUMBERS), dtype=np.float32)
     density = np.empty((count if score is not None else 0, len(MEMBERS) + 1))
     facts = np.zeros((len(density), len(MEMBERS) + 1, FACTS))
-    _sweep(memory, slots, rows, told, sent, asked, theta, density, facts, quantiles, numbers)
+    _sweep(memory, slots, rows, told, sent, asked, theta, hold, density, facts, quantiles, numbers)
     if score is not None:
         tail = back[count - len(score) :]
         density, facts = density[tail], facts[tail]
@@ -244,6 +264,7 @@ def _sweep(
     sent: np.ndarray,
     asked: np.ndarray,
     theta: np.ndarray | None,
+    hold: bool,
     density: np.ndarray,
     facts: np.ndarray,
     quantiles: np.ndarray,
@@ -255,7 +276,7 @@ def _sweep(
     sweep(
         *(memory.values, memory.flags, memory.counts, memory.last, memory.submits, memory.submitted),
         *(slots[told], rows.log_hours[told], rows.log_limit[told], rows.flags[told], rows.known[told]),
-        *(slots[sent], rows.submit[sent], 1),
+        *(slots[sent], rows.submit[sent], 1, int(hold)),
         *(slots[asked], y, rows.log_limit[asked], rows.flags[asked], rows.submit[asked]),
         *(gate.even() if theta is None else theta, _PRIOR, prior, GRID),
         *(density, facts, quantiles, numbers),
@@ -270,6 +291,7 @@ def recall_now(
     own: int,
     theta: np.ndarray,
     describe: bool,
+    hold: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return quantiles and numbers of rows as of ``now``, from what is remembered; nothing is learnt."""
     slots = unknown_apart(memory, keys)
@@ -279,7 +301,7 @@ def recall_now(
     sweep(
         *(memory.values, memory.flags, memory.counts, memory.last, memory.submits, memory.submitted),
         *(_NO_SLOTS, _NONE_F, _NONE_F, _NONE_I, _NONE_F),
-        *(_NO_SLOTS, _NONE_F, own),
+        *(_NO_SLOTS, _NONE_F, own, int(hold)),
         *(slots, blank, log_limit, np.ones(len(keys), dtype=np.int8), now),
         *(theta, _PRIOR, blank, GRID, np.empty((0, 0)), np.empty((0, 0, 0)), quantiles, numbers),
     )

@@ -30,7 +30,7 @@ class Rows:
     submit, known : ndarray of float64
         Instants in seconds since 1970.
     log_limit : ndarray of float64
-        Log of the requested walltime in hours; 0 for none.
+        Log of the requested walltime in hours; infinite for none.
     """
 
     features: pd.DataFrame
@@ -94,9 +94,9 @@ def as_rows(
 
 
 def log_limits(features: pd.DataFrame) -> np.ndarray:
-    """Return the log of the requested walltime in hours, 0 where none is requested."""
+    """Return the log of the requested walltime in hours, infinite where none (or 0) is requested."""
     limit = features["requested_walltime_h"].to_numpy(dtype=float)
-    return np.log(np.where(np.isnan(limit), 1.0, np.maximum(limit, FLOOR_H)))
+    return np.log(np.where(limit > 0, np.maximum(limit, FLOOR_H), np.inf))
 
 
 def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:

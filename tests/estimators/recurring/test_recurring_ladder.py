@@ -125,3 +125,17 @@ def test_a_requeued_job_is_two_attempts() -> None:
     X, y = jobs_of("me", [1.0, 1.0])
     estimator = RecurringJobEstimator().fit(X.assign(job_id="17"), y)
     assert estimator.basis(one(user="me")).iloc[0].endswith("2 jobs")
+
+
+def test_no_answer_goes_past_the_walltime_where_jobs_end_at_it() -> None:
+    X, y = jobs_of("me", [20.0] * 30)
+    X["requested_walltime_h"] = 24.0
+    held = (
+        RecurringJobEstimator()
+        .fit(X, y)
+        .predict_quantiles(one(user="me", requested_walltime_h=2.0), (0.5, 0.99))
+    )
+    assert (held.to_numpy() <= 2.0 * 1.03).all()
+    X["requested_walltime_h"] = 10.0
+    loose = RecurringJobEstimator().fit(X, y).predict(one(user="me", requested_walltime_h=2.0)).iloc[0]
+    assert loose > 2.1
