@@ -210,9 +210,9 @@ class StateStore:
         """Return how attempts ended, in order of their end."""
         return self._all(_OUTCOMES, Outcome, _OUTCOMES.c.ended, _OUTCOMES.c.job_id)
 
-    def hours(self) -> list[Hour]:
-        """Return the hours of traffic that were forecast, with what came where it is known."""
-        return self._all(_HOURS, Hour, _HOURS.c.series, _HOURS.c.hour)
+    def hours(self, since: str = "") -> list[Hour]:
+        """Return the hours of traffic from ``since`` on that were forecast, with what came where it is known."""
+        return self._all(_HOURS, Hour, _HOURS.c.series, _HOURS.c.hour, where=_HOURS.c.hour >= since)
 
     def unmet(self) -> list[Unmet]:
         """Return the GPU-hours that each app needed and that were not met, by hour."""
@@ -220,7 +220,7 @@ class StateStore:
 
     def holds(self, since: str) -> list[tuple[str, Hold]]:
         """Return (instant, hold) of the ticks from ``since`` on, in their order."""
-        return [(now, one) for now, one in self._ticked(_HOLDS, Hold) if now >= since]
+        return self._ticked(_HOLDS, Hold, since)
 
     def events(self) -> list[tuple[str, Event]]:
         """Return (instant, event) of all ticks, in their order."""
@@ -285,13 +285,16 @@ class StateStore:
 
     # plumbing ------------------------------------------------------------------------------------
 
-    def _all(self, table: sa.Table, record: type[Record], *order: Any) -> list[Record]:
+    def _all(self, table: sa.Table, record: type[Record], *order: Any, where: Any = None) -> list[Record]:
+        chosen = table.select().order_by(*order)
         with self._reading() as db:
-            return [record(**row._mapping) for row in db.execute(table.select().order_by(*order))]
+            rows = db.execute(chosen if where is None else chosen.where(where))
+            return [record(**row._mapping) for row in rows]
 
-    def _ticked(self, table: sa.Table, record: type[Record]) -> list[tuple[str, Record]]:
+    def _ticked(self, table: sa.Table, record: type[Record], since: str = "") -> list[tuple[str, Record]]:
+        chosen = table.select().where(table.c.now >= since).order_by(table.c.tick, table.c.number)
         with self._reading() as db:
-            rows = db.execute(table.select().order_by(table.c.tick, table.c.number)).mappings()
+            rows = db.execute(chosen).mappings()
             names = [field.name for field in fields(record)]  # type: ignore[arg-type]
             return [(row["now"], record(**{name: row[name] for name in names})) for row in rows]
 
@@ -300,15 +303,17 @@ class StateStore:
         try:
             with self.engine.begin() as db:
                 yield db
-        except sa.exc.DatabaseError as error:
+        except sa.exc.DBAPIError as error:
             raise self._unusable(error) from None
 
     _reading = _transaction
 
-    def _unusable(self, error: sa.exc.DatabaseError) -> InputError:
-        said = " ".join(str(error.orig).split())
+    def _unusable(self, error: sa.exc.DBAPIError) -> InputError:
+        said = " ".join(str(error.orig).split()).rstrip(".")
         return InputError(
-            f"cannot be used ({said})", file=self.where, fix="name a state file that is readable and writable"
+            f"cannot be used ({said})",
+            file=self.where,
+            fix="name a file that is readable and writable, or a database that answers",
         )
 
 

@@ -37,6 +37,9 @@ from tidegrid.scheduler import StalePlanError, explain, require_current, solve
 
 FILES = ("jobs", "traffic", "requests", "running")
 
+RECORD_DAYS = pd.Timedelta(days=28)
+"""How far back recorded forecasts of traffic are looked at: four weeks move a band as far as it may go."""
+
 UNMET_DAYS = pd.Timedelta(days=7)
 """How late the traffic of an hour may become known and still be set against the GPUs that were held."""
 
@@ -174,7 +177,7 @@ def _tick(
     step("reading the site")
     site = Site.read(folder, now=now, timezone=how.timezone)
     learnt = learn(state.watched(), site, None if last is None else pd.Timestamp(last.now))
-    recorded = state.hours()
+    recorded = state.hours(iso(now - RECORD_DAYS))
     known, surprises = arrived(recorded, site)
     hours = {(one.series, one.hour): one for one in [*recorded, *known]}
     events = [*learnt.events, *surprises]

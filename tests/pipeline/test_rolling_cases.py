@@ -107,6 +107,21 @@ def test_shorter_jobs_do_not_starve_a_long_one_of_their_class(tmp_path: Path, wi
     assert "long" in world.starts
 
 
+@pytest.mark.parametrize(("aging", "starts"), [(0.0, False), (1.0, True)])
+def test_waiting_ends_a_starvation_among_equals(tmp_path: Path, aging: float, starts: bool) -> None:
+    """Two GPUs that fall free in turn: each time another short job is worth an hour more than the wide one."""
+    world, state = World(tmp_path / "site", gpus=2), StateStore(tmp_path / "state.db")
+    policy = Policy(horizon_hours=12, lookahead_hours=0, aging=aging)
+    world.run("r0", 0, 1, 1)
+    world.run("r1", 1, 1, 2)
+    world.submit("wide", 2, 16, 5)
+    for hour in range(10):
+        world.submit(f"s{hour}", 1, 2, 5)
+        step(world, state, policy)
+        world.advance()
+    assert ("wide" in world.starts) == starts
+
+
 def test_waiting_never_lifts_a_job_to_the_next_class(tmp_path: Path) -> None:
     world = World(tmp_path / "site")
     world.submit("old", 1, 1, 4)

@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 import sqlalchemy as sa
 from rolling_site import HOUR, START, Curve, Told, World
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
 from tidegrid.data import read_requests
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.rolling import Commit, Settings, StateStore, tick
+from tidegrid.pipeline.rolling import Commit, Settings, StateStore, store, tick
 from tidegrid.pipeline.rolling import tick as run_tick
 from tidegrid.pipeline.rolling.records import Changes
 from tidegrid.scheduler import StalePlanError
@@ -197,3 +199,9 @@ def test_a_commit_out_of_turn_is_refused(tmp_path: Path) -> None:
         state.write(Commit(2, "k", "s", START.isoformat(), "{}"), nothing)
     state.write(Commit(1, "k", "s", START.isoformat(), "{}"), nothing)
     assert [c.tick for c in state.commits()] == [1]
+
+
+def test_the_tables_can_be_made_in_postgresql() -> None:
+    for table in store._META.sorted_tables:
+        text = str(CreateTable(table).compile(dialect=postgresql.dialect()))
+        assert text.strip().startswith(f"CREATE TABLE {table.name}") and "AUTO" not in text.upper()
