@@ -17,12 +17,16 @@ import pandas as pd
 from tidegrid.errors import InputError
 from tidegrid.estimators.training import features, intervals, physics
 from tidegrid.estimators.training.features import Runs
+from tidegrid.estimators.training.gpus import ARCHS
 
 SOURCE_SPREAD = 0.25
 """Standard deviation of a source's offset in log seconds, before any is seen."""
 
 NOISE = 0.25
 """Scale in log seconds beyond which a row's residual counts linearly, not squared (pseudo-Huber)."""
+
+ENOUGH = 3
+"""Rows of an architecture that make a source count for it."""
 
 ROWS_A_SOURCE = 150
 """Rows of one source that calibration looks at, evenly spaced; the rest say the same."""
@@ -139,15 +143,27 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
         return Calibration(constants, shipped().scale, shipped().bands, sources) if bands else Calibration(
             constants, {}, {}, sources
         )  # fmt: skip
-    residual = np.zeros(len(target))
+    residual, novel = np.zeros(len(target)), np.ones(len(target))
     for source in sorted(sources):
         out = group == source
         inner = fit_constants(
             take(runs, np.flatnonzero(~out)), target[~out], weight[~out], group[~out], constants
         )
-        residual[out] = target[out] - log_hours(take(runs, np.flatnonzero(out)), inner)
-    scale, quantiles = intervals.fit_prior_bands(runs, residual, weight, group)
+        left = take(runs, np.flatnonzero(out))
+        residual[out] = target[out] - log_hours(left, inner)
+        novel[out] = intervals.novelty(left, _architectures(take(runs, np.flatnonzero(~out)), group[~out]))
+    scale, quantiles = intervals.fit_prior_bands(runs, residual, weight, group, novel)
+    scale.update(_architectures(runs, group))
     return Calibration(constants, scale, quantiles, sources)
+
+
+def _architectures(runs: Runs, group: np.ndarray) -> dict[str, float]:
+    """Return how many sources have at least :data:`ENOUGH` rows of each architecture, as ``arch_<name>``."""
+    counts = {}
+    for index, arch in enumerate(ARCHS):
+        _, rows = np.unique(group[(runs.arch == index) & runs.known_gpu], return_counts=True)
+        counts[f"arch_{arch}"] = float((rows >= ENOUGH).sum())
+    return counts
 
 
 def _spaced(rows: np.ndarray) -> np.ndarray:

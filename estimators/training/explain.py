@@ -65,7 +65,8 @@ def explained(estimator: "TrainingEstimator", X: pd.DataFrame, levels: Sequence[
     bases = estimator.basis(X)
     similar = estimator._similar(rows)
     moved: np.ndarray | None = None
-    learned = getattr(estimator, "residual_", None)
+    history = getattr(estimator, "history_", None)
+    learned = history.learned if history is not None else None
     if learned is not None and len(X):
         moved = learned.contributions(x) * learned.trust(x, rows.keys.stack)[:, None]
     out = []

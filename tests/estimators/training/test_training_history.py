@@ -259,6 +259,7 @@ def test_an_explanation_tells_terms_in_words_and_numbers() -> None:
     assert told.band_h[0] < told.median_h < told.band_h[1]
     assert told.factor == pytest.approx(told.median_h / told.prior_h)
     assert told.terms["training_flop"] > 0 and told.similar > 0
+    assert 1 <= len(told.moved_by) <= 5
     cold = TrainingEstimator().explain(request(variant="full_rlvr", gpus=1.0))[0]
     assert (
         "generation" in str(cold)
