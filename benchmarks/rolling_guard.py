@@ -103,6 +103,7 @@ def closed_loop(policy: Policy, days: int, seed: int, mix: tuple[int, float, flo
         "unmet_share": unmet / asked,
         "value": sum(hours * j.gpus * j.priority for hours, j in work),
         "batch_utilization": total / (GPUS * end - asked),
+        "started": len(work) / len(jobs),
         "mean_wait_h": float(np.mean([j.started - j.arrives for _, j in work])),
         "plans": plans,
     }
