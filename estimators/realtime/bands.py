@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 from tidegrid.estimators.realtime.engine import ORIGINS, PRIOR_ERROR, Learnt, origins
-from tidegrid.estimators.realtime.intervals import DAY, at_levels, shapes, spread_by_hour
+from tidegrid.estimators.realtime.intervals import DAY, at_levels, lead_group, shapes, spread_by_hour
 from tidegrid.estimators.realtime.members import HORIZON
 
 OWN_ERRORS = 200.0
@@ -23,6 +23,38 @@ WIDEST_FOR_FEW = 2.5
 def few_origins_factor(origins_seen: int) -> float:
     """Return the factor on the band of a series judged from ``origins_seen`` past origins: 1 for all of them."""
     return float(min(1.0 + FEW_ORIGINS * (ORIGINS / max(origins_seen, 1) - 1.0), WIDEST_FOR_FEW))
+
+
+RECENT_STEP = 0.015
+RECENT_LIMITS = (0.95, 2.0)
+"""How far, in logs, one past hour outside the 80 % band widens the band to come, and the factor's bounds."""
+
+
+def recent_factor(standard: np.ndarray, shape: np.ndarray) -> float:
+    """Return the factor on the band that the last days call for.
+
+    The first day of each past origin, in time order, moves the log width up by 0.8 steps where it lay outside the
+    80 % band and down by 0.2 where inside (adaptive conformal inference, Gibbs and Candès 2021), so that a series
+    that has become wilder, or calmer, than its past is followed.
+
+    Parameters
+    ----------
+    standard : ndarray of shape (origins, HORIZON)
+        Standardised errors, the oldest origin first.
+    shape : ndarray of shape (lead groups, grid levels)
+        Quantiles of the standardised error.
+    """
+    group = lead_group(np.arange(DAY))
+    low, middle, high = at_levels(shape, (0.1, 0.5, 0.9))[group].T
+    log_width = 0.0
+    bounds = np.log(RECENT_LIMITS)
+    for day in standard[:, :DAY]:
+        seen = np.isfinite(day)
+        factor = np.exp(log_width)
+        outside = (day > middle + factor * (high - middle)) | (day < middle - factor * (middle - low))
+        log_width += RECENT_STEP * float((outside[seen] - 0.2).sum())
+        log_width = float(np.clip(log_width, bounds[0], bounds[1]))
+    return float(np.exp(log_width))
 
 
 def standard_errors(learnt: Learnt) -> np.ndarray:

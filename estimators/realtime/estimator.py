@@ -14,6 +14,8 @@ from tidegrid.estimators.realtime.bands import (
     blended_shape,
     few_origins_factor,
     pooled_shape,
+    recent_factor,
+    standard_errors,
     young_band,
 )
 from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typical_shape
@@ -33,6 +35,7 @@ from tidegrid.estimators.realtime.localtime import (
 )
 from tidegrid.estimators.realtime.members import HORIZON
 from tidegrid.estimators.realtime.monitor import width_factors
+from tidegrid.estimators.realtime.report import report_of
 from tidegrid.models import Bundle
 
 STALE_HOURS = 24.0
@@ -251,39 +254,10 @@ class RealtimeEstimator(Estimator):
         return self
 
     def report(self) -> pd.DataFrame:
-        """Return what was learnt of each series, one row a series.
-
-        Columns: ``hours`` with a value, ``gaps``, ``outages``, ``spikes`` (hours set aside), ``stale`` (missing at
-        the end), ``level`` (units an hour), ``error`` (mean absolute error at past origins, first two days, units
-        an hour), ``skill_…`` (1 minus its ratio to each baseline's), ``uses`` (the combination, or the baseline that
-        beat it), ``basis``.
-        """
+        """Return what was learnt of each series, as :func:`tidegrid.estimators.realtime.report.report_of` says."""
         self._require_fitted("learnt_")
-        rows = {}
-        for key, one in self.learnt_.items():
-            with np.errstate(divide="ignore", invalid="ignore"):
-                used = (
-                    np.fmin(one.losses[0], np.nanmin(one.losses))
-                    if one.chosen in BASELINES
-                    else one.losses[0]
-                )
-                skills = np.where(one.losses[1:] > 0, 1.0 - used / one.losses[1:], np.nan)
-            rows[key] = {
-                "hours": self.series_[key].known_hours,
-                "gaps": one.gaps,
-                "outages": one.outages,
-                "spikes": one.spikes,
-                "stale": one.stale,
-                "level": one.scale,
-                "error": float(used),
-                **{
-                    f"skill_{name.replace(' ', '_')}": float(s)
-                    for name, s in zip(BASELINES, skills, strict=True)
-                },
-                "uses": one.chosen,
-                "basis": self._basis_of(key),
-            }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("unique_id")
+        basis = {key: self._basis_of(key) for key in self.learnt_}
+        return report_of(self.learnt_, {key: one.known_hours for key, one in self.series_.items()}, basis)
 
     def _check_parameters(self) -> None:
         zone(self.timezone)
@@ -368,6 +342,7 @@ class RealtimeEstimator(Estimator):
         shape = blended_shape(learnt, self.shapes_)
         group = lead_group(np.where(inside, 0, lead + learnt.stale))
         width = np.sqrt(wide) * self.widths_.get(key, 1.0) * few_origins_factor(len(learnt.errors))
+        width = width * recent_factor(standard_errors(learnt), shape)
         return band(point, learnt.spread[local % DAY], width, shape, group, levels)
 
     def _basis_of(self, key: str) -> str:

@@ -42,9 +42,9 @@ def test_too_few_errors_are_flagged_as_uncalibrated():
 
 
 def test_bands_cover_what_comes():
-    """Twenty made-up apps, two days ahead: the 80 % band holds 72 to 92 % of 960 hours."""
+    """Twenty made-up apps, a week ahead: the 80 % band holds 72 to 88 % of 3,360 hours."""
     hours = 24 * 35
-    series = [frame(weekly(hours + 48, seed=s, noise=0.15), f"app-{s}") for s in range(20)]
+    series = [frame(weekly(hours + 168, seed=s, noise=0.15), f"app-{s}") for s in range(20)]
     X = pd.concat([x.iloc[:hours] for x, _ in series])
     estimator = RealtimeEstimator().fit(X, pd.concat([y.iloc[:hours] for _, y in series]))
     inside = []
@@ -52,7 +52,7 @@ def test_bands_cover_what_comes():
         assert x["unique_id"].iloc[0] == f"app-{s}"
         out = estimator.predict_quantiles(x.iloc[hours:], LEVELS)
         inside.append(((y.iloc[hours:] >= out[0.1]) & (y.iloc[hours:] <= out[0.9])).mean())
-    assert 0.72 <= np.mean(inside) <= 0.92
+    assert 0.72 <= np.mean(inside) <= 0.88
 
 
 def test_the_peak_of_a_window_is_above_its_hours_and_covers_what_comes():
