@@ -15,8 +15,8 @@ from tidegrid.scheduler.fast.state import State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 
-# Milliseconds of search by default for each waiting job, on crowded boards and at most.
-MS_PER_JOB = 0.2
+# Milliseconds of search by default: for each waiting job on crowded boards, and at least.
+MS_PER_JOB, LEAST_MS = 0.2, 0.9
 # Up to these sizes the budget is less: the answer is to come in 2 ms at 8 GPUs and 14 jobs.
 CROWDED_JOBS, SMALL_GPUS = 30, 16
 # From here on greedy starts are near the bound, and their own time counts.
@@ -130,7 +130,7 @@ def default_budget(b: Board) -> float:
     """Milliseconds of search that a problem gets: more for each job the more jobs compete for each GPU."""
     jobs, gpus = len(b.job), int(b.pool["gpus"].sum())
     crowd = (jobs / CROWDED_JOBS) ** 1.5 * (SMALL_GPUS / max(SMALL_GPUS, gpus)) ** 0.7
-    return MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS))
+    return max(LEAST_MS, MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS)))
 
 
 def rounds_for(b: Board, budget_ms: float | None = None) -> int:
