@@ -22,6 +22,7 @@ TOPICS = (
     "models",
     "estimators",
     "forecast",
+    "rolling",
     "replay",
 )
 

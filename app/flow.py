@@ -208,8 +208,9 @@ def print_planned(
     if result.site.cluster.synthetic:
         say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
     gpus = sum(pool.gpus for pool in problem.pools)
+    waiting, running = len(result.site.requests), len(result.site.running)
     say(
-        f"{gpus} GPUs, {len(problem.jobs)} jobs ({sum(j.running is not None for j in problem.jobs)} running), "
+        f"{gpus} GPUs, {waiting + running} jobs ({running} running), "
         f"{len(problem.apps)} realtime apps, {problem.steps} steps of {problem.step_minutes} min from "
         f"{result.site.now.tz_convert(result.site.cluster.timezone):%Y-%m-%d %H:%M %Z}"
     )

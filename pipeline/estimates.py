@@ -288,13 +288,20 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
     row = (asked if len(asked) else rows).iloc[[0]]
     chosen, notes = _choose(row, estimators)
     estimator = estimators[chosen.iloc[0]]
-    told = getattr(estimator, "explain", None)
-    if told is not None:
-        text = str(told(row))
-    else:
-        q = estimator.predict_quantiles(row, (0.1, 0.5, 0.9)).iloc[0]
-        text = (
-            f"{chosen.iloc[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h "
-            f"on {row['gpus'].iloc[0]} GPUs; basis: {estimator.basis(row).iloc[0]}"
-        )
+    q = estimator.predict_quantiles(row, (0.1, 0.5, 0.9)).iloc[0]
+    text = (
+        f"{chosen.iloc[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h "
+        f"on {row['gpus'].iloc[0]} GPUs; basis: {estimator.basis(row).iloc[0]}"
+    )
+    explains = getattr(estimator, "explain", None)
+    if explains is not None:
+        text += "\n" + _in_words(explains(row))
     return f"{text}\n{notes.iloc[0]}" if notes.iloc[0] else text
+
+
+def _in_words(told: object) -> str:
+    """Return an estimator's explanation of one row: its own text, or its terms by name."""
+    if isinstance(told, pd.DataFrame):
+        return ", ".join(f"{name} {value:.4g}" for name, value in told.iloc[0].items())
+    first = told[0] if isinstance(told, list) else told
+    return str(getattr(first, "text", first))

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import Cluster
+from tidegrid.data import Cluster, request_features
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.demand import Demand, forecast_demand
 from tidegrid.pipeline.estimates import LEVELS, Estimates, estimate_jobs, remaining
 from tidegrid.pipeline.etas import eta_table
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.problem import build_problem
-from tidegrid.scheduler import Plan, Problem, solve
+from tidegrid.scheduler import Plan, Problem, explain, solve
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,17 @@ def make_forecast(
         The queue, what runs, and the cluster, as :mod:`tidegrid.data` reads them.
     estimators
         By name, fitted on what was known at ``now``: ``"realtime"`` where the cluster has apps, ``"recurring"``
-        always, and those of the other workload kinds where there are any.
+        always, and those of the other workload kinds where there are any. One that takes note of open jobs is told
+        of these.
     now
         The start of step 0, in UTC.
     """
     knobs = policy or Policy()
+    under_way = pd.concat([request_features(requests), request_features(running)], ignore_index=True)
+    for estimator in estimators.values():
+        note_open = getattr(estimator, "note_open", None)
+        if note_open is not None:
+            note_open(under_way)
     estimates = estimate_jobs(requests, cluster, estimators)
     rest = remaining(running, cluster, estimators, now)
     demand = (
@@ -75,7 +81,7 @@ def make_plan(
     seed: int = 0,
 ) -> Planned:
     """Solve the forecast's problem and say when each job is expected to start and end."""
-    plan = solve(forecast.problem, mode=mode, time_limit=time_limit, seed=seed)
+    plan = explain(forecast.problem, solve(forecast.problem, mode=mode, time_limit=time_limit, seed=seed))
     return Planned(
         forecast, plan, eta_table(forecast.problem, plan, durations(forecast, running), LEVELS, seed)
     )

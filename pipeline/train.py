@@ -194,6 +194,10 @@ def _fit_and_test(name: str, template: Estimator, view: History, store: ModelSto
     when = pd.to_datetime(past.X["ds" if template.target == "demand" else "submit_time"], utc=True)
     window = (when.min().isoformat(), cutoff.isoformat())
     bundle = fitted.to_bundle()
+    told = getattr(fitted, "model_card_markdown", None)
+    if told is not None:
+        # kept with the version, for people; loading passes it over
+        bundle = replace(bundle, texts={**bundle.texts, "model_card": told()})
     found = _Fit(bundle, len(past), past.sha256(), window, test_rows=len(test))
     if len(test) < NEEDED_ROWS:
         return replace(
