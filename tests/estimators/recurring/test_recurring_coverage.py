@@ -100,11 +100,11 @@ def test_the_same_history_in_another_process_pool_gives_the_same_bytes() -> None
     """Case D8: trained in loky workers beside each other, no hang and the same numbers."""
     from joblib import Parallel, delayed
 
+    # a local function goes to the workers by value: they cannot import the tests
+    def _fit_and_predict(X: pd.DataFrame, y: pd.Series) -> np.ndarray:
+        return RecurringJobEstimator().fit(X, y).predict_quantiles(X).to_numpy()
+
     X, y = history(500)
     alone = RecurringJobEstimator().fit(X, y).predict_quantiles(X).to_numpy()
     told = Parallel(n_jobs=2)(delayed(_fit_and_predict)(X, y) for _ in range(2))
     assert all(t.tobytes() == alone.tobytes() for t in told)
-
-
-def _fit_and_predict(X: pd.DataFrame, y: pd.Series) -> np.ndarray:
-    return RecurringJobEstimator().fit(X, y).predict_quantiles(X).to_numpy()

@@ -184,14 +184,15 @@ def test_it_predicts_in_forked_processes_and_in_loky() -> None:
         with multiprocessing.get_context("fork").Pool(2) as pool:
             for there in pool.map_async(_in_child, [(files, asked)] * 2).get(timeout=120):
                 np.testing.assert_array_equal(here, there)
+
+    # a local function goes to the workers by value: they cannot import the tests
+    def predicted(files: dict, X: pd.DataFrame) -> np.ndarray:  # type: ignore[type-arg]
+        return TrainingEstimator.from_bundle(decode(files)).predict_quantiles(X).to_numpy()
+
     for there in Parallel(n_jobs=2, backend="loky", timeout=120)(
-        delayed(_predicted)(files, asked) for _ in range(2)
+        delayed(predicted)(files, asked) for _ in range(2)
     ):
         np.testing.assert_array_equal(here, there)
-
-
-def _predicted(files: dict, X: pd.DataFrame) -> np.ndarray:  # type: ignore[type-arg]
-    return _in_child((files, X))
 
 
 def test_a_saved_version_predicts_the_same_in_a_fresh_process_and_is_small(tmp_path) -> None:  # type: ignore[no-untyped-def]
