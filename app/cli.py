@@ -6,6 +6,9 @@ from typing import Annotated
 
 # LightGBM's and numpy's threads spin while they wait; passive waiting keeps a busy machine usable
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# the order in which threads add up moves the last bits: with one thread the same input gives the same bytes
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import typer
 

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# as on the command line: with one thread of linear algebra the same input gives the same bytes, in every process
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parents[1]
 
 settings.register_profile(
