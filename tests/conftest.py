@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 # as on the command line: with one thread of linear algebra the same input gives the same bytes, in every process
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+threadpool_limits(limits=1)  # a plugin of pytest may have loaded numpy before
 
 ROOT = Path(__file__).parents[1]
 
