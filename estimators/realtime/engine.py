@@ -29,7 +29,7 @@ JUDGED = 48
 BASELINES = ("last value", "last day", "last week", "weekly curve")
 """What the forecast is held against on the series' own past, and gives way to where it loses."""
 
-MARGIN = 0.02
+MARGIN = 0.06
 """Part by which a baseline must be better before it takes over."""
 
 PRIOR_ERROR = 0.35

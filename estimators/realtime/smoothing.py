@@ -197,3 +197,44 @@ def level_forecast(x, ends, horizon, out):
         best = np.argmin(loss)
         for k in range(horizon):
             out[o, k] = level[best]
+
+
+@njit(cache=True, nogil=True)
+def adjusted_level(x, ends, horizon, span, out):
+    """Take the season by hour of day out of the last ``span`` hours, smooth the rest, and put the season back.
+
+    The season is each hour's mean over the mean of all, as far as the data bear it: the first step of the Theta
+    method (Assimakopoulos and Nikolopoulos 2000), without its drift. The smoothing weight is the one of LEVELS with
+    the least absolute loss a day ahead.
+    """
+    for o in range(len(ends)):
+        end = ends[o]
+        start = max(0, end - span)
+        n = end - start
+        if n < 3 * DAY:
+            continue
+        mean = x[start:end].mean()
+        lift = 0.05 * mean + 1e-12
+        season = np.zeros(DAY)
+        count = np.zeros(DAY)
+        for t in range(start, end):
+            season[t % DAY] += x[t]
+            count[t % DAY] += 1.0
+        for s in range(DAY):
+            season[s] = (season[s] / count[s] + lift) / (mean + lift)
+        best = np.inf
+        level = 0.0
+        for i in range(len(LEVELS)):
+            now = (x[start] + lift) / season[start % DAY]
+            loss = 0.0
+            for t in range(start, end):
+                plain = (x[t] + lift) / season[t % DAY]
+                now += LEVELS[i] * (plain - now)
+                if t >= start + DAY and t + DAY < end and t % 5 == 0:
+                    for k in (6, 12, 18, 24):
+                        loss += abs(x[t + k] + lift - now * season[(t + k) % DAY])
+            if loss < best:
+                best = loss
+                level = now
+        for k in range(horizon):
+            out[o, k] = level * season[(end + k) % DAY] - lift
