@@ -251,7 +251,9 @@ def legal_and_baselines(count: int) -> list[str]:
 
 def gap(count: int, limit: float) -> list[str]:
     """Gap to the proven bound on 8–16 GPUs and 10–24 jobs, at the default budget and with more rounds."""
-    print("| family | rounds | problems | mean gap | median | 90 % | worst | optimal | over 8 % | ms, median |")
+    print(
+        "| family | rounds | problems | mean gap | median | 90 % | worst | optimal | over 8 % | ms, median |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     missed = []
     for name, make, barred in (("a day", day, True), ("any kind", any_kind_of_size, False)):
@@ -279,7 +281,9 @@ def gap(count: int, limit: float) -> list[str]:
 
 def boards(count: int) -> list[str]:
     """Zero-waste boards: how much of them is filled."""
-    print("| board | pieces | filled, mean | worst | perfect | ms, median | first in, first out | best sort |")
+    print(
+        "| board | pieces | filled, mean | worst | perfect | ms, median | first in, first out | best sort |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     missed = []
     for gpus, steps, pieces in BOARDS:
@@ -371,7 +375,9 @@ def _plot(points: list[tuple[int, float]], power: float, path: Path) -> None:
 
 def main() -> int:
     """Run the tables that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     tables = ("legal", "gap", "boards", "time", "scale")
     parser.add_argument("table", nargs="*", help=f"any of {', '.join(tables)}; all where none is given")
     parser.add_argument("--problems", type=int, default=100, help="random problems of a family (100)")
@@ -381,7 +387,9 @@ def main() -> int:
     asked = arguments.table or list(tables)
     for table in asked:
         if table not in tables:
-            raise InputError(f"{table!r} is not a table", field="table", fix=f"write any of {', '.join(tables)}")
+            raise InputError(
+                f"{table!r} is not a table", field="table", fix=f"write any of {', '.join(tables)}"
+            )
     if arguments.problems < 1:
         raise InputError("must be 1 or more", field="--problems", fix="write --problems 100")
     begin = time.process_time()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.fast.bits import ONE, TOP, ZERO, above, kernel, lowest, ones
-from tidegrid.scheduler.fast.state import NO_LIMIT, count_apps, pool_penalty, short_cost
+from tidegrid.scheduler.fast.state import NO_LIMIT, pool_penalty, short_cost
 
 # A dip of demand this many steps long or shorter is bridged: its GPUs are kept where no job needs them.
 BRIDGE = 4
@@ -42,7 +42,9 @@ def settle(B: Any, S: Any, p: int) -> None:
 
 
 @kernel
-def pick(source: Any, at: int, words: int, many: int, from_top: bool, into: Any, into_at: int, add: bool) -> int:
+def pick(
+    source: Any, at: int, words: int, many: int, from_top: bool, into: Any, into_at: int, add: bool
+) -> int:
     """Add to a set, or take from it, at most ``many`` of the GPUs of another; returns how many are left over."""
     for i in range(words):
         k = words - 1 - i if from_top else i
@@ -180,7 +182,7 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
     """Name the GPUs behind ``S.count``, step by step; returns what the shortfall within the horizon costs.
 
     An app leaves first the GPUs that jobs take soonest, early enough that its cap lets it leave them all
-    in time, and enters those that stay free longest. ``S.cells`` gets the apps' GPUs if ``keep`` is true,
+    in time, and enters those that stay free longest. ``S.trial`` gets the apps' GPUs if ``keep`` is true,
     ``out`` the app on each GPU and step where ``out_at`` is not negative. Infinite where a cap cannot be kept.
     """
     words, most, row, T = B.pool[p].words, S.words[0], B.pool[p].row, B.steps
@@ -234,7 +236,7 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
                 held = ZERO
                 for a in range(first_app, last_app):
                     held |= S.hold[a * most + k]
-                S.cells[row + t * words + k] = held
+                S.trial[row + t * words + k] = held
         if out_at >= 0:
             for a in range(first_app, last_app):
                 for k in range(words):
@@ -247,16 +249,32 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
 
 
 @kernel
-def full_penalty(B: Any, S: Any, p: int) -> Any:
-    """Penalty of a pool with the GPUs named: what the contract charges. Leaves the names in ``S.cells``."""
-    counted = pool_penalty(B, S, p, 0, 0, 0)
-    if not B.pool[p].capped:
-        return counted
-    total = name(B, S, p, True, S.none, -1)
+def tail_penalty(B: Any, S: Any, p: int) -> Any:
+    """Penalty of a pool past the horizon."""
+    total = 0.0
     for t in range(B.steps, B.width):
         if B.step[p, t].wanted > 0:
             total += short_cost(B, p, t, S.used[p, t])
     return total
+
+
+@kernel
+def full_penalty(B: Any, S: Any, p: int) -> Any:
+    """Penalty of a pool with the GPUs named: what the contract charges. Leaves the names in ``S.trial``."""
+    counted = pool_penalty(B, S, p, 0, 0, 0)
+    if not B.pool[p].capped:
+        return counted
+    S.named[1, p] = name(B, S, p, True, S.none, -1)
+    return S.named[1, p] + tail_penalty(B, S, p)
+
+
+@kernel
+def adopt(B: Any, S: Any, p: int) -> None:
+    """Make the names that were tried those of the plan at hand."""
+    if B.pool[p].capped and S.named[1, p] >= 0.0:
+        S.named[0, p] = S.named[1, p]
+        for i in range(B.pool[p].row, B.pool[p].row + B.steps * B.pool[p].words):
+            S.cells[i] = S.trial[i]
 
 
 @kernel
@@ -265,15 +283,3 @@ def swap_turn(S: Any, i: int) -> None:
     first = S.turn[i]
     S.turn[i] = S.turn[i + 1]
     S.turn[i + 1] = first
-
-
-@kernel
-def set_apart(B: Any, S: Any, apart: bool) -> None:
-    """Whether jobs keep off the cells that apps hold in the plan at hand; works them out where it is needed."""
-    S.apart[0] = apart
-    if apart and S.apart[1] != 0:
-        S.apart[1] = 0
-        for p in range(len(B.pool)):
-            if B.pool[p].capped:
-                count_apps(B, S, p, 0, 0, 0)
-                name(B, S, p, True, S.none, -1)

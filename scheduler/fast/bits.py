@@ -107,7 +107,18 @@ def runs(sets: Any, at: int, words: int, log_size: int, legal: Any, legal_at: in
 
 
 @kernel
-def overlap(free: Any, shut: Any, apart: bool, at: int, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
+def overlap(
+    free: Any,
+    shut: Any,
+    apart: bool,
+    at: int,
+    words: int,
+    rows: int,
+    length: int,
+    low: int,
+    high: int,
+    out: Any,
+) -> None:
     """Sets that stay free for ``length`` rows, for every first row ``low`` … ``high``.
 
     ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free. What is

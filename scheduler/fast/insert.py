@@ -113,7 +113,8 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
         words, log = B.pool[p].words, B.shape[shape].log
         legal = B.pool[p].legal + log * words
         capped = B.pool[p].capped != 0
-        apart = capped and S.apart[0] != 0
+        apart = capped and S.apart[0] == 1
+        exact = capped and S.apart[0] == 0
         overlap(S.free, S.cells, apart, B.pool[p].row, words, B.steps, length, low, high, S.window)
         begin, stop = -1, -1
         for start in range(low, high + 1):
@@ -151,7 +152,7 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
             touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop)
             if first < 0 or guess * (1.0 + fit * touch) <= best:
                 continue
-            if not capped or apart:
+            if not exact:
                 gain = guess
             else:
                 # The guess knows no caps; with them apps lose more, and seldom less.

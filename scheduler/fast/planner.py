@@ -35,6 +35,7 @@ KNOBS = {
     "cooling": 2.0,  # power with which the temperature falls
     "noise": 0.4,  # of the order in which jobs are put back
     "apart": 0.3,  # chance that a round keeps jobs off the cells of capped apps
+    "guess": 0.8,  # … or else prices their shortfall without caps, up to this chance
 }
 HOT_JOBS = 20  # up to so many jobs the temperature starts at ``heat``
 
@@ -130,7 +131,9 @@ def default_budget(b: Board) -> float:
     """Milliseconds of search that a problem gets: more for each job the more jobs compete for each GPU."""
     jobs, gpus = len(b.job), int(b.pool["gpus"].sum())
     crowd = (jobs / CROWDED_JOBS) ** 1.5 * (SMALL_GPUS / max(SMALL_GPUS, gpus)) ** 0.7
-    return max(LEAST_MS, MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS)))
+    return max(
+        LEAST_MS, MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS))
+    )
 
 
 def rounds_for(b: Board, budget_ms: float | None = None) -> int:

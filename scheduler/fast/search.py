@@ -4,14 +4,26 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.apps import count_apps, full_penalty, name, set_apart, settle, swap_turn
+from tidegrid.scheduler.fast.apps import adopt, full_penalty, name, settle, swap_turn, tail_penalty
 from tidegrid.scheduler.fast.bits import ZERO, entry, kernel, span
 from tidegrid.scheduler.fast.insert import best_spot, keeps_caps
-from tidegrid.scheduler.fast.state import MOST_RUINED, MOST_TRIED, below, clear, lift, pool_penalty, put, record, short_cost, uniform, worth
-
+from tidegrid.scheduler.fast.state import (
+    MOST_RUINED,
+    below,
+    clear,
+    count_apps,
+    lift,
+    pool_penalty,
+    put,
+    record,
+    short_cost,
+    uniform,
+    worth,
+)
 
 START_FIT = 0.02  # what full contact is worth against the marginal objective in a greedy start
 STRICTLY = 1e-13  # gains below this share are rounding
+EXACT, APART, GUESS = 0, 1, 2  # jobs know what capped apps lose, keep off their cells, or know no caps
 MOST_PASSES = 4  # over the order in which apps choose
 TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
 
@@ -24,7 +36,7 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
         return False
     put(B, S, j, shape, start, first)
     p = B.shape[shape].pool
-    if B.pool[p].capped:
+    if B.pool[p].capped and S.apart[0] == EXACT:
         S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
     return True
 
@@ -33,10 +45,12 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
 def construct(B: Any, S: Any, order: Any, fit: float, apart: bool) -> Any:
     """Fill an empty board greedily, with jobs off the cells that apps then want or not; returns the objective."""
     clear(B, S)
-    S.apart[1] = 1
-    set_apart(B, S, apart)
+    S.apart[0] = APART if apart else EXACT
     for p in range(len(B.pool)):
         S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
+        if apart and B.pool[p].capped:
+            full_penalty(B, S, p)
+            adopt(B, S, p)
     for i in range(len(order)):
         insert(B, S, order[i], fit, 0.0, 0, B.steps)
     return objective(B, S)
@@ -48,6 +62,36 @@ def objective(B: Any, S: Any) -> Any:
     total = S.tally[0]
     for p in range(len(B.pool)):
         if B.pool[p].app_last > B.pool[p].app_first:
+            total -= full_penalty(B, S, p)
+    return total
+
+
+@kernel
+def weigh(B: Any, S: Any, least: float) -> Any:
+    """Objective of the board as it stands, or something below ``least`` as soon as it cannot be more.
+
+    Where no job has taken a cell of the apps and these are short of nothing, the names at hand still serve.
+    What counts alone cannot reach is not worth naming.
+    """
+    total = S.tally[0]
+    open_pools = 0
+    for p in range(len(B.pool)):
+        if B.pool[p].app_last == B.pool[p].app_first:
+            continue
+        if not B.pool[p].capped:
+            total -= pool_penalty(B, S, p, 0, 0, 0)
+        elif S.apart[1] == 0 and S.named[0, p] == 0.0:
+            total -= tail_penalty(B, S, p)
+            S.named[1, p] = -1.0
+        else:
+            S.named[1, p] = pool_penalty(B, S, p, 0, 0, 0)
+            total -= S.named[1, p]
+            open_pools += 1
+    if open_pools == 0 or total < least:
+        return total
+    for p in range(len(B.pool)):
+        if B.pool[p].capped and S.named[1, p] >= 0.0:
+            total += S.named[1, p]
             total -= full_penalty(B, S, p)
     return total
 
@@ -277,16 +321,21 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
     any_capped = False
     for p in range(len(B.pool)):
         any_capped |= B.pool[p].capped != 0
-    S.apart[1] = 1
+    for p in range(len(B.pool)):
+        adopt(B, S, p)
     unit = S.tally[0] / max(1, placed)
     for r in range(rounds):
         if r % TURN_EVERY == 0:
             p = below(S.rng, len(B.pool))
             apps = B.pool[p].app_last - B.pool[p].app_first
             if B.pool[p].capped and apps > 1:
-                S.apart[1] = 1
-                here += try_turn(B, S, p, B.pool[p].app_first + below(S.rng, apps - 1))
-        set_apart(B, S, any_capped and uniform(S.rng) < knobs[11])
+                saved = try_turn(B, S, p, B.pool[p].app_first + below(S.rng, apps - 1))
+                if saved > 0.0:
+                    adopt(B, S, p)
+                    here += saved
+        mood = uniform(S.rng) if any_capped else 1.0
+        S.apart[0] = APART if mood < knobs[11] else (GUESS if mood < knobs[12] else EXACT)
+        S.apart[1] = 0
         temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
         for p in range(len(B.pool)):
             S.tally[p + 1] = 0.0
@@ -331,7 +380,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
             if many - ruined >= tries:
                 break
         for p in range(len(B.pool)):
-            if B.pool[p].capped:
+            if B.pool[p].capped and S.apart[0] == EXACT:
                 S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
         sort_todo(B, S, todo, many, key, area, size, knobs[10])
         draw = uniform(S.rng)
@@ -342,25 +391,22 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
             for m in range(logged):
                 fresh &= log[m, 0] != j
             # What waits can only gain where the round has made room.
-            if insert(B, S, j, fit, blink, since if fresh else 0, until if fresh else B.steps):
-                if fresh:
-                    log[logged, 0] = j
-                    log[logged, 1] = -1
-                    logged += 1
-        # What counts alone cannot reach is not worth naming.
+            if insert(B, S, j, fit, blink, since if fresh else 0, until if fresh else B.steps) and fresh:
+                log[logged, 0] = j
+                log[logged, 1] = -1
+                logged += 1
         least = here + temperature * np.log(1.0 - uniform(S.rng))
-        there = S.tally[0]
-        for p in range(len(B.pool)):
-            if B.pool[p].app_last > B.pool[p].app_first:
-                there -= pool_penalty(B, S, p, 0, 0, 0)
-        if there >= least:
-            there = objective(B, S)
-            S.apart[1] = there < least
+        there = weigh(B, S, least)
         if there >= least:
             here = there
+            for p in range(len(B.pool)):
+                adopt(B, S, p)
             if here > best + STRICTLY * abs(best):
-                best = here
-                record(S, best_spots)
+                # Names made anew may serve less than those that were kept: only what they reach counts.
+                there = objective(B, S) if any_capped else here
+                if there > best + STRICTLY * abs(best):
+                    best = there
+                    record(S, best_spots)
         else:
             undo(B, S, log, logged)
     return best

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import kernel, ones, span
+from tidegrid.scheduler.fast.bits import ZERO, kernel, ones, span
 
 NO_LIMIT = 1 << 60
 MOST_RUINED = 24  # jobs that one round may take off
@@ -37,7 +37,9 @@ class State(NamedTuple):
     run: np.ndarray  # (most words)
     gone: np.ndarray  # (most words)
     cells: np.ndarray  # flat sets like ``free``: GPUs that apps hold in the plan at hand, where caps matter
-    apart: np.ndarray  # (1) whether jobs keep off these cells; (1) whether the cells are out of date
+    trial: np.ndarray  # the same for the plan that is being tried
+    named: np.ndarray  # (2, P) what the shortfall of each pool costs with these GPUs: at hand, tried
+    apart: np.ndarray  # (2) how jobs heed capped apps (see ``heed``); whether one has taken a cell of theirs
     none: np.ndarray  # (1) where nothing is written
 
 
@@ -69,6 +71,8 @@ def new_state(board: Any, seed: int) -> State:
         run=np.empty(most_words, np.uint64),
         gone=np.empty(most_words, np.uint64),
         cells=np.zeros(len(board.base), np.uint64),
+        trial=np.zeros(len(board.base), np.uint64),
+        named=np.zeros((2, len(board.pool)), np.float64),
         apart=np.zeros(2, np.int64),
         none=np.zeros(1, np.int32),
     )
@@ -107,9 +111,13 @@ def put(B: Any, S: Any, j: int, shape: int, start: int, first: int) -> None:
     end = start + B.shape[shape].steps
     inside = min(end, B.steps)
     for k in range(first >> 6, ((first + size - 1) >> 6) + 1):
-        keep = ~span(k, first, size)
+        bits = span(k, first, size)
+        taken = ZERO
         for t in range(start, inside):
-            S.free[B.pool[p].row + t * words + k] &= keep
+            S.free[B.pool[p].row + t * words + k] &= ~bits
+            taken |= S.cells[B.pool[p].row + t * words + k]
+        if taken & bits != ZERO:
+            S.apart[1] = 1
     for t in range(start, min(end, B.width)):
         S.used[p, t] += size
     S.spot[j, 0] = shape
