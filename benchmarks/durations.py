@@ -19,6 +19,7 @@ import json
 import resource
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def rolling(jobs: pd.DataFrame, refits: int = REFITS, seed: int = 0) -> pd.DataF
     edges = np.unique(np.linspace(len(jobs) // 2, len(jobs), refits + 1).astype(int))
     hours = jobs["duration_s"] / 3600.0
     parts = []
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         now = jobs["submit_time"].iloc[start]
         before = jobs.index < start
         done = before & (jobs["known_at"] < now).to_numpy()
