@@ -128,8 +128,6 @@ def _outages(y: np.ndarray) -> np.ndarray:
         ends = b == len(y)
         if length > LONGEST_HOLE_H or (ends and length > HOLD_ENDING_ZEROS_H):
             continue
-        before = y[a - 1] if a > 0 else np.nan
-        after = y[b] if not ends else before
         others = y.copy()
         others[a:b] = np.nan
         around = _comparable(others, np.arange(a, b))
@@ -138,7 +136,12 @@ def _outages(y: np.ndarray) -> np.ndarray:
             continue
         expected = float(np.median(seen))
         busy = (seen <= nothing).mean() < ZEROS_USUAL and expected >= ABRUPT * typical
-        if busy and np.nanmin([before, after]) >= ABRUPT * min(expected, typical):
+        # a gap breaks off, or starts again, at full demand for the time of day; a quiet night fades in and out
+        edges = np.array([at for at in (a - 1, b) if 0 <= at < len(y)])
+        usual = np.array(
+            [np.nanmedian(row) if np.isfinite(row).any() else 0.0 for row in _comparable(others, edges)]
+        )
+        if busy and bool((np.nan_to_num(y[edges], nan=0.0) >= ABRUPT * usual).any()):
             out[a:b] = True
     return out
 
