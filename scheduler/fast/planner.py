@@ -1,5 +1,7 @@
 """Mode ``fast``: the problem in, a legal plan out, in milliseconds."""
 
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from tidegrid.scheduler.fast.board import NO_CAP, Board, Names, board
 from tidegrid.scheduler.fast.cache import drop_stale
 from tidegrid.scheduler.fast.queue_starts import queue_starts
 from tidegrid.scheduler.fast.search import allocate
-from tidegrid.scheduler.fast.state import State, new_state
+from tidegrid.scheduler.fast.state import Knobs, State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 
@@ -21,23 +23,9 @@ MS_PER_JOB, LEAST_MS = 0.2, 0.9
 CROWDED_JOBS, SMALL_GPUS = 30, 16
 # From here on greedy starts are near the bound, and their own time counts.
 MANY_JOBS = 100
-# Settings of the search, found on random problems of 8–16 GPUs and 10–24 jobs and on zero-waste boards.
-KNOBS = {
-    "heat": 0.3,  # first temperature, as a share of a placed job's mean reward; less on boards of many jobs
-    "blink": 0.1,  # chance that a repair passes over a start
-    "tries": 6,  # waiting jobs that a round tries to fit in
-    "eject": 0.5,  # chance that a round puts a waiting job in others' place
-    "near": 0.9,  # … or else takes off jobs near each other, up to this chance, or else any
-    "most_near": 8,
-    "most_any": 4,
-    "places": 6,  # places that a waiting job looks at
-    "share": 0.5,  # how much of a displaced job's reward counts as lost
-    "cooling": 2.0,  # power with which the temperature falls
-    "noise": 0.4,  # of the order in which jobs are put back
-    "apart": 0.3,  # chance that a round keeps jobs off the cells of capped apps
-    "guess": 0.8,  # … or else prices their shortfall without caps, up to this chance
-}
-HOT_JOBS = 20  # up to so many jobs the temperature starts at ``heat``
+# Up to ``HOT_JOBS`` jobs the temperature starts at `Knobs.heat`, with more it starts lower. From ``HOT_JOBS`` to
+# ``MANY_PLACES`` jobs the chance rises to ``MOST_EJECT`` that a round displaces others for a waiting job.
+HOT_JOBS, MANY_PLACES, MOST_EJECT = 20, 60, 0.5
 
 drop_stale(allocate.stats.cache_path, Path(__file__).parent)
 
@@ -50,7 +38,7 @@ def plan(
     rounds: int | None = None,
     budget_ms: float | None = None,
     warm_start: Plan | None = None,
-    knobs: dict[str, float] | None = None,
+    knobs: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> Plan:
     """Plan a problem: greedy starts, then ruin and recreate for a number of rounds.
@@ -72,7 +60,7 @@ def plan(
         A plan, such as yesterday's. Where it is legal for this problem, the result is never worth less, and
         it is the same plan unless a better one was found.
     knobs
-        Settings of the search in place of `KNOBS`.
+        Settings of the search in place of `Knobs`.
 
     Returns
     -------
@@ -89,8 +77,13 @@ def plan(
             raise InputError(f"{value} is out of range", field=name, fix="write a number of 0 or more")
     b, names = board(problem)
     state = new_state(b, seed)
-    settings = {**KNOBS, **(knobs or {})}
-    settings["heat"] *= min(1.0, HOT_JOBS / max(1, len(b.job)))
+    jobs = len(b.job)
+    usual = Knobs()
+    crowd = min(1.0, max(0.0, (jobs - HOT_JOBS) / (MANY_PLACES - HOT_JOBS)))
+    settings = usual._replace(
+        heat=usual.heat * min(1.0, HOT_JOBS / max(1, jobs)),
+        eject=usual.eject + (MOST_EJECT - usual.eject) * crowd,
+    )._replace(**(knobs or {}))
     starts = queue_starts(problem, b, names)
     spots, charged = starts.spots, starts.penalty
     kept = None
@@ -109,7 +102,7 @@ def plan(
         spots,
         charged,
         rounds_for(b, budget_ms) if rounds is None else int(rounds),
-        np.array(list(settings.values()), np.float64),
+        settings,
         owners,
         owner_at,
     )
@@ -218,7 +211,7 @@ def _plan(
             step, gpu = np.nonzero(by_step == a)
             cut = np.searchsorted(step, np.arange(b.steps + 1)).tolist()
             gpus = gpu.tolist()
-            cells = tuple(tuple(gpus[i:j]) for i, j in zip(cut[:-1], cut[1:], strict=True))
+            cells = tuple(tuple(gpus[i:j]) for i, j in pairwise(cut))
             apps.append(AppCells(names.apps[a].id, cells))
     return Plan.of(problem, "fast", placements, sorted(apps, key=lambda a: a.app))
 

@@ -143,7 +143,7 @@ def take_off(B: Any, S: Any, j: int, log: Any, logged: int) -> int:
 
 
 @kernel
-def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
+def ruin_near(B: Any, S: Any, log: Any, most: int, reach: int) -> int:
     """Take off a random placed job and those that meet a rectangle around it."""
     n = len(B.job)
     seed = below(S.rng, n)
@@ -155,8 +155,8 @@ def ruin_near(B: Any, S: Any, log: Any, most: int) -> int:
         return 0
     shape = S.spot[seed, 0]
     p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
-    wide = below(S.rng, size + 2)
-    long = below(S.rng, 4 + length // 2)
+    wide = below(S.rng, size + reach)
+    long = below(S.rng, 2 + reach + length // 2)
     start, end = S.spot[seed, 1] - long, S.spot[seed, 1] + length + long
     first, last = S.spot[seed, 2] - wide, S.spot[seed, 2] + size + wide
     logged = take_off(B, S, seed, log, 0)
@@ -299,7 +299,7 @@ def best_turns(B: Any, S: Any) -> Any:
 
 
 @kernel
-def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
+def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
     """Ruin and recreate (Schrimpf et al. 2000) from the board as it stands, cooling; returns the best objective.
 
     ``best_spots`` gets the best placements seen.
@@ -311,7 +311,6 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
         for shape in range(B.job[j].shape_first, B.job[j].shape_last):
             area[j] = max(area[j], B.shape[shape].gpus * B.shape[shape].steps)
             size[j] = max(size[j], B.shape[shape].gpus)
-    heat, blink, tries = knobs[0], knobs[1], np.int64(knobs[2])
     here = objective(B, S)
     best = here
     record(S, best_spots)
@@ -334,16 +333,16 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                     adopt(B, S, p)
                     here += saved
         mood = uniform(S.rng) if any_capped else 1.0
-        S.apart[0] = APART if mood < knobs[11] else (GUESS if mood < knobs[12] else EXACT)
+        S.apart[0] = APART if mood < K.apart else (GUESS if mood < K.guess else EXACT)
         S.apart[1] = 0
-        temperature = heat * unit * (1.0 - r / rounds) ** knobs[9]
+        temperature = K.heat * unit * (1.0 - r / rounds) ** K.cooling
         for p in range(len(B.pool)):
             S.tally[p + 1] = 0.0
-        most = 1 + below(S.rng, min(MOST_RUINED - 1, max(2, 2 + placed // 4)))
+        most = K.ruin_least + below(S.rng, min(MOST_RUINED - 4, K.ruin_more + np.int64(K.ruin_share * placed)))
         how = uniform(S.rng)
         logged = 0
         waiting = -1
-        if how < knobs[3]:
+        if how < K.eject:
             at = below(S.rng, n)
             for _ in range(n):
                 if S.spot[at, 0] < 0 and B.job[at].shape_last > B.job[at].shape_first:
@@ -351,11 +350,11 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                     break
                 at = at + 1 if at + 1 < n else 0
         if waiting >= 0:
-            logged = eject(B, S, waiting, log, np.int64(knobs[7]), knobs[8])
-        elif how < knobs[4]:
-            logged = ruin_near(B, S, log, min(most, np.int64(knobs[5])))
+            logged = eject(B, S, waiting, log, K.places, K.share)
+        elif how < K.near:
+            logged = ruin_near(B, S, log, min(most, K.most_near), K.reach)
         else:
-            logged = ruin_any(B, S, log, min(most, np.int64(knobs[6])))
+            logged = ruin_any(B, S, log, min(most, K.most_any))
         many = 0
         since, until = B.steps, 0
         for i in range(logged):
@@ -377,12 +376,12 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
                 continue
             todo[many] = at
             many += 1
-            if many - ruined >= tries:
+            if many - ruined >= K.tries:
                 break
         for p in range(len(B.pool)):
             if B.pool[p].capped and S.apart[0] == EXACT:
                 S.tally[p + 1] = pool_penalty(B, S, p, 0, 0, 0)
-        sort_todo(B, S, todo, many, key, area, size, knobs[10])
+        sort_todo(B, S, todo, many, key, area, size, K.noise)
         draw = uniform(S.rng)
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
         for i in range(many):
@@ -391,7 +390,7 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, knobs: Any) -> Any:
             for m in range(logged):
                 fresh &= log[m, 0] != j
             # What waits can only gain where the round has made room.
-            if insert(B, S, j, fit, blink, since if fresh else 0, until if fresh else B.steps) and fresh:
+            if insert(B, S, j, fit, K.blink, since if fresh else 0, until if fresh else B.steps) and fresh:
                 log[logged, 0] = j
                 log[logged, 1] = -1
                 logged += 1
@@ -420,7 +419,7 @@ def allocate(
     starts: Any,
     charged: Any,
     rounds: int,
-    knobs: Any,
+    K: Any,
     owners: Any,
     owner_at: Any,
 ) -> int:
@@ -458,7 +457,7 @@ def allocate(
     best = best_turns(B, S)
     record(S, S.best)
     if rounds > 0 and len(B.job) > 0:
-        best = improve(B, S, rounds, S.best, knobs)
+        best = improve(B, S, rounds, S.best, K)
         restore(B, S, S.best)
     for p in range(len(B.pool)):
         if B.pool[p].app_last > B.pool[p].app_first:

@@ -11,6 +11,28 @@ MOST_RUINED = 24  # jobs that one round may take off
 MOST_TRIED = 12  # waiting jobs that one round may try besides
 
 
+class Knobs(NamedTuple):
+    """Settings of the search, found on random problems of 8–16 GPUs and 10–24 jobs and on zero-waste boards."""
+
+    heat: float = 0.3  # first temperature, as a share of a placed job's mean reward
+    cooling: float = 2.0  # power with which the temperature falls
+    blink: float = 0.1  # chance that a repair passes over a start
+    noise: float = 0.2  # of the order in which jobs are put back
+    tries: int = 6  # waiting jobs that a round tries to fit in
+    eject: float = 0.15  # chance that a round puts a waiting job in others' place
+    near: float = 0.7  # … or else takes off jobs near each other, up to this chance, or else any
+    most_near: int = 8
+    most_any: int = 6
+    ruin_least: int = 3  # jobs taken off: at least, a random number besides, and of it a share of those placed
+    ruin_more: int = 2
+    ruin_share: float = 0.5
+    reach: int = 6  # GPUs and steps around a job that count as near
+    places: int = 6  # places that a waiting job looks at
+    share: float = 0.25  # how much of a displaced job's reward counts as lost
+    apart: float = 0.1  # chance that a round keeps jobs off the cells of capped apps
+    guess: float = 0.8  # … or else prices their shortfall without caps, up to this chance
+
+
 class State(NamedTuple):
     """What changes while the search runs, and its working memory."""
 
