@@ -156,7 +156,9 @@ class Cluster(_Record):
             for gpu in pool.down:
                 if gpu >= pool.gpus:
                     raise _at(
-                        f"pools[{i}].down", f"GPU {gpu} is outside pool {pool.id!r}", f"use 0 to {pool.gpus - 1}"
+                        f"pools[{i}].down",
+                        f"GPU {gpu} is outside pool {pool.id!r}",
+                        f"use 0 to {pool.gpus - 1}",
                     )
             if len(set(pool.down)) < len(pool.down):
                 raise _at(f"pools[{i}].down", "a GPU is there twice", "name each GPU once")

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 settings.register_profile(
     "default", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "thorough", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
@@ -26,7 +28,9 @@ def shared() -> Path:
     """The folder with the contract and the public data; skips where it is absent."""
     folder = Path(os.environ.get("TIDEGRID_SHARED", ROOT.parent / "shared"))
     if not (folder / "contract" / "check_plan.py").is_file():
-        pytest.skip(f"the contract and the public data are not at {folder}; set TIDEGRID_SHARED to their folder")
+        pytest.skip(
+            f"the contract and the public data are not at {folder}; set TIDEGRID_SHARED to their folder"
+        )
     return folder
 
 
