@@ -89,6 +89,7 @@ def plan_site(
 ) -> SitePlan:
     """Run the main job on a site."""
     estimators, notes = estimators_for(site, store, step)
+    notes = [*notes, *gaps(site)]
     estimators = preferred(estimators, policy.estimators)
     step("forecasting durations and demand")
     forecast = make_forecast(site.requests, site.running, site.cluster, estimators, site.now, policy)
@@ -100,7 +101,7 @@ def plan_site(
     waiting = []
     for told in planned.plan.extra["explanations"]:
         if told["state"] == "refused":
-            refused.append((told["job"], told["reason"]))
+            refused.append((told["job"], told["reason"].removeprefix("refused: ")))
         elif told["state"] == "not in this horizon":
             waiting.append((told["job"], told["reason"]))
     shapes = forecast.estimates.shapes
@@ -108,6 +109,19 @@ def plan_site(
         jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
         notes = [*notes, f"{_some(jobs)}: {reason}"]
     return SitePlan(site, planned, baselines, notes, refused, waiting)
+
+
+def gaps(site: Site) -> list[str]:
+    """Say what a site's files lack that a plan would want."""
+    known = set(site.history.traffic["series_id"])
+    out = [
+        f"traffic has no series {app.series} for app {app.id}: its demand is a guess from other apps"
+        for app in site.cluster.apps
+        if app.series not in known
+    ]
+    if site.requests.empty:
+        out.append(f"{site.folder} has no requests: nothing waits to be planned")
+    return out
 
 
 def _some(jobs: Sequence[str]) -> str:

@@ -164,8 +164,9 @@ def answer(
     out = pd.concat(parts).reindex(rows.index)
     limit = rows.get("requested_walltime_h", pd.Series(np.nan, index=rows.index))
     # the queue ends a job at its requested time limit, so no quantile lies beyond it
-    for column in [*levels, "mean_h"]:
+    for column in levels:
         out[column] = np.fmin(out[column].to_numpy(dtype=float), limit.to_numpy(dtype=float))
+    out["mean_h"] = np.fmin(out["mean_h"], _capped_mean(out, rows, estimators, limit))
     return out
 
 
@@ -180,6 +181,20 @@ def _predict(part: pd.DataFrame, name: str, estimator: Estimator, levels: Sequen
         feasible=can["feasible"].astype(bool),
         reason=can["reason"],
     )
+
+
+def _capped_mean(
+    out: pd.DataFrame, rows: pd.DataFrame, estimators: Mapping[str, Estimator], limit: pd.Series
+) -> pd.Series:
+    """Return the mean hours of jobs that are ended at their limit: of the capped distribution, not the capped mean."""
+    mean = pd.Series(np.inf, index=rows.index)
+    fine = tuple((np.arange(40) + 0.5) / 40)
+    for name in sorted(set(out["estimator"])):
+        at = ((out["estimator"] == name) & limit.notna()).to_numpy()
+        if at.any():
+            hours = estimators[name].predict_quantiles(rows[at], fine).to_numpy()
+            mean[at] = np.minimum(hours, limit.to_numpy(dtype=float)[at, None]).mean(axis=1)
+    return mean
 
 
 def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd.Series, pd.Series]:

@@ -94,7 +94,7 @@ class Site:
         queue = read_requests(requests, timezone=timezone) if requests else _empty(REQUESTS)
         busy = read_running(running, timezone=timezone) if running else _empty(RUNNING)
         check_running(cluster, busy, file=running)
-        moment = as_instant(now) if now is not None else last_instant(history, queue, busy)
+        moment = as_instant(now) if now is not None else last_instant(history, queue, busy, running)
         return cls(root, cluster, history.as_of(moment), queue, busy, moment)
 
     @staticmethod
@@ -124,21 +124,33 @@ def _empty(table: Table) -> pd.DataFrame:
     return pd.DataFrame({c.name: blank(c, pd.RangeIndex(0)) for c in table.columns if c.always})
 
 
-def last_instant(history: History, requests: pd.DataFrame, running: pd.DataFrame) -> pd.Timestamp:
+def last_instant(
+    history: History, requests: pd.DataFrame, running: pd.DataFrame, running_file: Path | None = None
+) -> pd.Timestamp:
     """Return the last instant that history, queue or running jobs know of, up to the next whole minute.
 
     Raises
     ------
     InputError
-        There is no instant at all.
+        There is no instant at all, or a running job starts more than a day after all else.
     """
     known = []
     if len(history.jobs):
         known.append(history.jobs["known_at"].max())
     if len(history.traffic):
         known.append(history.traffic["timestamp"].max() + pd.Timedelta(hours=1))
-    known += [frame[column].max() for frame, column in ((requests, "submit_time"), (running, "start_time"))]
-    instants = [instant for instant in known if not pd.isna(instant)]
+    known.append(requests["submit_time"].max())
+    others = [instant for instant in known if not pd.isna(instant)]
+    started = running["start_time"].max()
+    if others and not pd.isna(started) and started > max(others) + pd.Timedelta(days=1):
+        raise InputError(
+            f"{started.isoformat()} is more than a day after everything else that is known",
+            file=running_file,
+            row=int(running["start_time"].argmax()) + 2,
+            field="start_time",
+            fix="correct the time, or state the instant with --now",
+        )
+    instants = others + ([] if pd.isna(started) else [started])
     if not instants:
         raise InputError("no file holds an instant to plan from", field="now", fix="give --now")
     return pd.Timestamp(max(instants)).ceil("min")
