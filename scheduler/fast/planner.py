@@ -17,17 +17,18 @@ from tidegrid.scheduler.fast.state import Knobs, State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 
-# Milliseconds of search by default: for each waiting job on crowded boards, and at least.
-MS_PER_JOB, LEAST_MS = 0.2, 0.9
-# Up to these sizes the budget is less: the answer is to come in 2 ms at 8 GPUs and 14 jobs.
-CROWDED_JOBS, SMALL_GPUS = 30, 16
-# From here on greedy starts are near the bound, and their own time counts.
-MANY_JOBS = 100
+# Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in 2 ms, and a board has as
+# many ways to be filled as it has jobs and GPUs; up to so many milliseconds a job, less where GPUs are many,
+# more where no app has to be served.
+LEAST_MS, SMALL_BOARD = 0.8, 8 * 14
+MS_PER_JOB, MS_PER_JOB_ALONE, FEW_GPUS = 0.25, 0.3, 16
+# From so many jobs on greedy starts are near the bound, and their own time counts.
+MANY_JOBS, MS_PER_FURTHER_JOB = 100, 0.05
 # Up to ``HOT_JOBS`` jobs the temperature starts at `Knobs.heat`, with more it starts lower. From ``HOT_JOBS`` to
 # ``MANY_PLACES`` jobs the chance rises to ``MOST_EJECT`` that a round displaces others for a waiting job.
 HOT_JOBS, MANY_PLACES, MOST_EJECT = 20, 60, 0.5
 
-drop_stale(allocate.stats.cache_path, Path(__file__).parent)
+drop_stale(allocate.stats.cache_path, Path(__file__).parent)  # type: ignore[attr-defined]  # numba adds it
 
 
 def plan(
@@ -121,12 +122,15 @@ def plan(
 
 
 def default_budget(b: Board) -> float:
-    """Milliseconds of search that a problem gets: more for each job the more jobs compete for each GPU."""
+    """Milliseconds of search that a problem gets."""
     jobs, gpus = len(b.job), int(b.pool["gpus"].sum())
-    crowd = (jobs / CROWDED_JOBS) ** 1.5 * (SMALL_GPUS / max(SMALL_GPUS, gpus)) ** 0.7
-    return max(
-        LEAST_MS, MS_PER_JOB * (min(jobs, MANY_JOBS) * min(1.0, crowd) + 0.25 * max(0, jobs - MANY_JOBS))
+    most = (
+        (MS_PER_JOB if len(b.app) else MS_PER_JOB_ALONE)
+        * min(jobs, MANY_JOBS)
+        * (FEW_GPUS / max(FEW_GPUS, gpus)) ** 0.8
     )
+    wanted = LEAST_MS * (jobs * gpus / SMALL_BOARD) ** 1.6
+    return max(LEAST_MS, min(most, wanted)) + MS_PER_FURTHER_JOB * max(0, jobs - MANY_JOBS)
 
 
 def rounds_for(b: Board, budget_ms: float | None = None) -> int:

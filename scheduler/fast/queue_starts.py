@@ -54,29 +54,27 @@ def queue_starts(problem: Problem, b: Board, names: Names) -> Starts:
             penalty += float(b.app["price"][i] * (b.weight[: b.steps] * short).sum())
         penalties.append(penalty)
 
-    spots, charged, held_by = [], [], []
-    for mode in BASELINES:
-        elastic = int(mode == "fifo_elastic")
-        line = copy(lines[elastic])
+    starts, firsts = np.full((2, len(BASELINES), len(arrays.rank)), -1, np.int64)
+    for i, mode in enumerate(BASELINES):
+        line = copy(lines[mode == "fifo_elastic"])
         line.run, line.free = line.run.copy(), line.free.copy()
         order = queue_order(problem, arrays, tasks, mode)
         if mode in ("easy", "easy_priority"):
-            start, first = line.easy(tasks, order)
+            starts[i], firsts[i] = line.easy(tasks, order)
         else:
-            start, first = line.place_in_order(tasks, order, keep_order=mode in ("fifo", "fifo_elastic"))
-        start, first = start[from_job], first[from_job]
-        spot = np.full((len(from_job), 3), -1, np.int64)
-        placed = start >= 0
-        spot[placed, 0] = own[placed]
-        spot[placed, 1] = start[placed]
-        spot[placed, 2] = first[placed] - offset[tasks.pool[from_job][placed]]
-        spots.append(spot)
-        charged.append(penalties[elastic])
-        held_by.append(owners[elastic])
+            starts[i], firsts[i] = line.place_in_order(
+                tasks, order, keep_order=mode in ("fifo", "fifo_elastic")
+            )
+    elastic = [mode == "fifo_elastic" for mode in BASELINES]
+    starts, firsts = starts[:, from_job], firsts[:, from_job]
+    firsts = firsts - offset[tasks.pool[from_job]]
+    spots = np.stack([np.where(starts >= 0, own, -1), starts, firsts], axis=2)
     own_app = np.full(len(names.apps) + 1, -1, np.int32)
     for i, app in enumerate(names.apps):
         own_app[app_at[app.id]] = i
-    return Starts(np.stack(spots), np.array(charged), held_by, own_app, offset)
+    return Starts(
+        spots, np.array([penalties[e] for e in elastic]), [owners[e] for e in elastic], own_app, offset
+    )
 
 
 def _own_shapes(b: Board, to_pool: np.ndarray, tasks: Tasks, from_job: np.ndarray) -> np.ndarray:

@@ -338,7 +338,9 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
         temperature = K.heat * unit * (1.0 - r / rounds) ** K.cooling
         for p in range(len(B.pool)):
             S.tally[p + 1] = 0.0
-        most = K.ruin_least + below(S.rng, min(MOST_RUINED - 4, K.ruin_more + np.int64(K.ruin_share * placed)))
+        most = K.ruin_least + below(
+            S.rng, min(MOST_RUINED - 4, K.ruin_more + np.int64(K.ruin_share * placed))
+        )
         how = uniform(S.rng)
         logged = 0
         waiting = -1

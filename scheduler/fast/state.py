@@ -23,7 +23,9 @@ class Knobs(NamedTuple):
     near: float = 0.7  # … or else takes off jobs near each other, up to this chance, or else any
     most_near: int = 8
     most_any: int = 6
-    ruin_least: int = 3  # jobs taken off: at least, a random number besides, and of it a share of those placed
+    ruin_least: int = (
+        3  # jobs taken off: at least, a random number besides, and of it a share of those placed
+    )
     ruin_more: int = 2
     ruin_share: float = 0.5
     reach: int = 6  # GPUs and steps around a job that count as near
