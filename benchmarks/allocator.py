@@ -269,7 +269,7 @@ def gap(count: int, limit: float) -> list[str]:
             g = np.array(gaps)
             print(
                 f"| {name} | {rounds or 'default'} | {count} | {g.mean():.2f} % | {np.median(g):.2f} % "
-                f"| {np.quantile(g, 0.9):.2f} % | {g.max():.1f} % | {(g < 1e-6).sum()} | {(g > 8).sum()} "
+                f"| {np.quantile(g, 0.9):.2f} % | {g.max():.1f} % | {(g < 1e-4).sum()} | {(g > 8).sum()} "
                 f"| {1000 * np.median(times):.2f} |"
             )
             if barred and rounds is None and (g.mean() > 2.5 or g.max() > 8):
