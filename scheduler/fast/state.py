@@ -14,9 +14,9 @@ MOST_TRIED = 12  # waiting jobs that one round may try besides
 class Knobs(NamedTuple):
     """Settings of the search, found on random problems of 8–16 GPUs and 10–24 jobs and on zero-waste boards."""
 
-    heat: float = 0.3  # first temperature, as a share of a placed job's mean reward
+    heat: float = 0.1  # first temperature, as a share of a placed job's mean reward
     cooling: float = 2.0  # power with which the temperature falls
-    blink: float = 0.1  # chance that a repair passes over a start
+    blink: float = 0.07  # chance that a repair passes over a start
     noise: float = 0.2  # of the order in which jobs are put back
     tries: int = 6  # waiting jobs that a round tries to fit in
     eject: float = 0.15  # chance that a round puts a waiting job in others' place
