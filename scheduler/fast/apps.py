@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import ONE, TOP, ZERO, above, kernel, lowest, ones
+from tidegrid.scheduler.fast.bits import NIL, NO, NONE, ONE, TOP, YES, ZERO, above, kernel, lowest, ones
 from tidegrid.scheduler.fast.state import NO_LIMIT, pool_penalty, short_cost
 
 # A dip of demand this many steps long or shorter is bridged: its GPUs are kept where no job needs them.
@@ -125,10 +125,10 @@ def leave(
         for i in range(words):
             gone[i] = run[i] & ~free[row + k * words + i]
             run[i] &= ~gone[i]
-        left = pick(gone, 0, words, left, down, hold, at, False)
+        left = pick(gone, NIL, words, left, down, hold, at, NO)
         if left == 0:
             return go
-    pick(run, 0, words, left, down, hold, at, False)
+    pick(run, NIL, words, left, down, hold, at, NO)
     return go
 
 
@@ -171,7 +171,7 @@ def enter(
         if k + 1 < steps and cap < NO_LIMIT >> 30:
             allowed = min(allowed, -due(free, row, words, steps, hold, at, run, cap, t, k + 1))
         if allowed > 0:
-            entered += allowed - pick(gone, 0, words, allowed, down, hold, at, True)
+            entered += allowed - pick(gone, NIL, words, allowed, down, hold, at, YES)
         if entered == wish:
             break
     return entered
@@ -261,10 +261,10 @@ def tail_penalty(B: Any, S: Any, p: int) -> Any:
 @kernel
 def full_penalty(B: Any, S: Any, p: int) -> Any:
     """Penalty of a pool with the GPUs named: what the contract charges. Leaves the names in ``S.trial``."""
-    counted = pool_penalty(B, S, p, 0, 0, 0)
+    counted = pool_penalty(B, S, p, NIL, NIL, NIL)
     if not B.pool[p].capped:
         return counted
-    S.named[1, p] = name(B, S, p, True, S.none, -1)
+    S.named[1, p] = name(B, S, p, YES, S.none, NONE)
     return S.named[1, p] + tail_penalty(B, S, p)
 
 

@@ -11,6 +11,10 @@ ONE = np.uint64(1)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZERO = np.uint64(0)
 TOP = np.uint64(63)
+# As values of numpy: Python's own would compile a kernel once more for each of them.
+NONE = np.int64(-1)
+NIL = np.int64(0)
+NO, YES = np.bool_(False), np.bool_(True)
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

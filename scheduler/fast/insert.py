@@ -4,7 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import ONE, TOP, ZERO, above, kernel, lowest, ones, overlap, runs, span
+from tidegrid.scheduler.fast.bits import (
+    NONE,
+    ONE,
+    TOP,
+    ZERO,
+    above,
+    kernel,
+    lowest,
+    ones,
+    overlap,
+    runs,
+    span,
+)
 from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform
 
 # Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
@@ -55,7 +67,7 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
     Blocks that could as well start one step earlier, from ``begin``, and later, to ``stop``, are passed over.
     """
     words, size, length = B.pool[p].words, B.shape[shape].gpus, B.shape[shape].steps
-    best, chosen, looked = -1.0, -1, 0
+    best, chosen, looked = -1.0, NONE, 0
     gpus, down, capped = B.pool[p].gpus, B.pool[p].high != 0, B.pool[p].capped != 0
     at = start * words
     for i in range(words):
@@ -97,7 +109,7 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
     meet the steps from ``since`` to ``until`` (exclusive) are looked at.
     """
     best = 0.0
-    shape_at, start_at, first_at = -1, -1, -1
+    shape_at, start_at, first_at = NONE, NONE, NONE
     many = B.job[j].shape_last - B.job[j].shape_first
     for shape in range(B.job[j].shape_first, B.job[j].shape_last):
         p, size, length = B.shape[shape].pool, B.shape[shape].gpus, B.shape[shape].steps
@@ -116,7 +128,7 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
         apart = capped and S.apart[0] == 1
         exact = capped and S.apart[0] == 0
         overlap(S.free, S.cells, apart, B.pool[p].row, words, B.steps, length, low, high, S.window)
-        begin, stop = -1, -1
+        begin, stop = NONE, NONE
         for start in range(low, high + 1):
             if runs(S.window, start * words, words, log, B.legal, legal):
                 stop = start
