@@ -275,11 +275,3 @@ def adopt(B: Any, S: Any, p: int) -> None:
         S.named[0, p] = S.named[1, p]
         for i in range(B.pool[p].row, B.pool[p].row + B.steps * B.pool[p].words):
             S.cells[i] = S.trial[i]
-
-
-@kernel
-def swap_turn(S: Any, i: int) -> None:
-    """Let two apps that are served one after the other change places."""
-    first = S.turn[i]
-    S.turn[i] = S.turn[i + 1]
-    S.turn[i + 1] = first

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.fast.bits import (
+    NIL,
     NONE,
     ONE,
     TOP,
@@ -17,7 +18,7 @@ from tidegrid.scheduler.fast.bits import (
     runs,
     span,
 )
-from tidegrid.scheduler.fast.state import contact, pool_penalty, short_cost, uniform
+from tidegrid.scheduler.fast.state import APART, EXACT, contact, pool_penalty, put, short_cost, uniform
 
 # Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
 MOST_CORNERS = 12
@@ -102,8 +103,8 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
 
 
 @kernel
-def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> Any:
-    """Shape, start, first GPU with the largest marginal objective · (1 + fit · contact); -1 where none gains.
+def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> bool:
+    """Put a job where its marginal objective · (1 + fit · contact) is largest; whether any place gains.
 
     With probability ``blink`` a shape or a start is passed over, so that repairs differ. Only blocks that
     meet the steps from ``since`` to ``until`` (exclusive) are looked at.
@@ -125,8 +126,8 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
         words, log = B.pool[p].words, B.shape[shape].log
         legal = B.pool[p].legal + log * words
         capped = B.pool[p].capped != 0
-        apart = capped and S.apart[0] == 1
-        exact = capped and S.apart[0] == 0
+        apart = capped and S.apart[0] == APART
+        exact = capped and S.apart[0] == EXACT
         overlap(S.free, S.cells, apart, B.pool[p].row, words, B.steps, length, low, high, S.window)
         begin, stop = NONE, NONE
         for start in range(low, high + 1):
@@ -173,4 +174,10 @@ def best_spot(B: Any, S: Any, j: int, fit: float, blink: float, since: int, unti
                     continue
             best = gain * (1.0 + fit * touch)
             shape_at, start_at, first_at = shape, start, first
-    return shape_at, start_at, first_at
+    if shape_at < 0:
+        return False
+    put(B, S, j, shape_at, start_at, first_at)
+    p = B.shape[shape_at].pool
+    if B.pool[p].capped and S.apart[0] == EXACT:
+        S.tally[p + 1] = pool_penalty(B, S, p, NIL, NIL, NIL)
+    return True

@@ -12,7 +12,7 @@ from tidegrid.scheduler.checker import check
 from tidegrid.scheduler.fast.board import NO_CAP, Board, Names, board
 from tidegrid.scheduler.fast.cache import drop_stale
 from tidegrid.scheduler.fast.queue_starts import queue_starts
-from tidegrid.scheduler.fast.search import allocate
+from tidegrid.scheduler.fast.search import begin, finish, improve
 from tidegrid.scheduler.fast.state import Knobs, State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
@@ -28,7 +28,7 @@ MANY_JOBS, MS_PER_FURTHER_JOB = 100, 0.05
 # ``MANY_PLACES`` jobs the chance rises to ``MOST_EJECT`` that a round displaces others for a waiting job.
 HOT_JOBS, MANY_PLACES, MOST_EJECT = 20, 60, 0.5
 
-drop_stale(allocate.stats.cache_path, Path(__file__).parent)  # type: ignore[attr-defined]  # numba adds it
+drop_stale(improve.stats.cache_path, Path(__file__).parent)  # type: ignore[attr-defined]  # numba adds it
 
 
 def plan(
@@ -96,18 +96,12 @@ def plan(
     owner_at = np.zeros(len(b.pool) + 1, np.int64)
     np.cumsum(b.pool["gpus"] * b.steps, out=owner_at[1:])
     owners = np.full(int(owner_at[-1]) if len(b.app) else 1, -1, np.int32)
-    own = allocate(
-        b,
-        state,
-        _orders(b),
-        spots,
-        charged,
-        rounds_for(b, budget_ms) if rounds is None else int(rounds),
-        settings,
-        owners,
-        owner_at,
-    )
-    if own >= 0:
+    own, own_worth = begin(b, state, _orders(b), spots, charged)
+    rounds = rounds_for(b, budget_ms) if rounds is None else int(rounds)
+    if rounds > 0 and jobs > 0:
+        improve(b, state, rounds, settings)
+    worth = finish(b, state, owners, owner_at)
+    if own_worth > worth + 1e-9 * abs(worth):
         state.spot[:] = spots[own]
         for p, pool in enumerate(names.pools):
             low = int(starts.offset[problem.pools.index(pool)])

@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.apps import adopt, full_penalty, name, settle, swap_turn, tail_penalty
-from tidegrid.scheduler.fast.bits import NIL, NO, NONE, entry, kernel
-from tidegrid.scheduler.fast.insert import best_spot
+from tidegrid.scheduler.fast.apps import adopt, full_penalty, name, settle, tail_penalty
+from tidegrid.scheduler.fast.bits import NIL, NO, NONE, YES, entry, kernel
+from tidegrid.scheduler.fast.insert import insert
 from tidegrid.scheduler.fast.ruin import eject, ruin_any, ruin_near, undo
 from tidegrid.scheduler.fast.state import (
+    APART,
+    EXACT,
+    GUESS,
     MOST_RUINED,
     below,
     clear,
@@ -16,76 +19,34 @@ from tidegrid.scheduler.fast.state import (
     pool_penalty,
     put,
     record,
-    short_cost,
     uniform,
 )
 
 START_FIT = 0.02  # what full contact is worth against the marginal objective in a greedy start
 STRICTLY = 1e-13  # gains below this share are rounding
-EXACT, APART, GUESS = 0, 1, 2  # jobs know what capped apps lose, keep off their cells, or know no caps
 MOST_PASSES = 4  # over the order in which apps choose
 TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
 
 
 @kernel
-def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> bool:
-    """Place a job at its best spot, where it has one."""
-    shape, start, first = best_spot(B, S, j, fit, blink, since, until)
-    if shape < 0:
-        return False
-    put(B, S, j, shape, start, first)
-    p = B.shape[shape].pool
-    if B.pool[p].capped and S.apart[0] == EXACT:
-        S.tally[p + 1] = pool_penalty(B, S, p, NIL, NIL, NIL)
-    return True
+def weigh(B: Any, S: Any, least: float, anew: bool) -> Any:
+    """Tilted reward less penalty of the board, or something below ``least`` as soon as it cannot be more.
 
-
-@kernel
-def construct(B: Any, S: Any, order: Any, fit: float, apart: bool) -> Any:
-    """Fill an empty board greedily, with jobs off the cells that apps then want or not; returns the objective."""
-    clear(B, S)
-    S.apart[0] = APART if apart else EXACT
-    for p in range(len(B.pool)):
-        S.tally[p + 1] = pool_penalty(B, S, p, NIL, NIL, NIL)
-        if apart and B.pool[p].capped:
-            full_penalty(B, S, p)
-            adopt(B, S, p)
-    for i in range(len(order)):
-        insert(B, S, order[i], fit, 0.0, NIL, B.steps)
-    return objective(B, S)
-
-
-@kernel
-def objective(B: Any, S: Any) -> Any:
-    """Tilted reward minus the penalty with the GPUs named."""
-    total = S.tally[0]
-    for p in range(len(B.pool)):
-        if B.pool[p].app_last > B.pool[p].app_first:
-            total -= full_penalty(B, S, p)
-    return total
-
-
-@kernel
-def weigh(B: Any, S: Any, least: float) -> Any:
-    """Objective of the board as it stands, or something below ``least`` as soon as it cannot be more.
-
-    Where no job has taken a cell of the apps and these are short of nothing, the names at hand still serve.
-    What counts alone cannot reach is not worth naming.
+    Where no job has taken a cell of the apps and these are short of nothing, the names at hand still serve,
+    unless ``anew``. What counts alone cannot reach is not worth naming.
     """
     total = S.tally[0]
     open_pools = 0
     for p in range(len(B.pool)):
         if B.pool[p].app_last == B.pool[p].app_first:
             continue
-        if not B.pool[p].capped:
-            total -= pool_penalty(B, S, p, NIL, NIL, NIL)
-        elif S.apart[1] == 0 and S.named[0, p] == 0.0:
+        if B.pool[p].capped and S.apart[1] == 0 and S.named[0, p] == 0.0 and not anew:
             total -= tail_penalty(B, S, p)
             S.named[1, p] = -1.0
         else:
             S.named[1, p] = pool_penalty(B, S, p, NIL, NIL, NIL)
             total -= S.named[1, p]
-            open_pools += 1
+            open_pools += B.pool[p].capped
     if open_pools == 0 or total < least:
         return total
     for p in range(len(B.pool)):
@@ -93,6 +54,27 @@ def weigh(B: Any, S: Any, least: float) -> Any:
             total += S.named[1, p]
             total -= full_penalty(B, S, p)
     return total
+
+
+@kernel
+def swap_turns(B: Any, S: Any, p: int, first: int, last: int) -> Any:
+    """Let neighbours from ``first`` to ``last`` choose in the other order where it costs less; what that saves."""
+    saved = 0.0
+    before = full_penalty(B, S, p)
+    adopt(B, S, p)
+    for i in range(first, last):
+        one = S.turn[i]
+        S.turn[i] = S.turn[i + 1]
+        S.turn[i + 1] = one
+        after = full_penalty(B, S, p)
+        if after < before:
+            saved += before - after
+            before = after
+            adopt(B, S, p)
+        else:
+            S.turn[i + 1] = S.turn[i]
+            S.turn[i] = one
+    return saved
 
 
 @kernel
@@ -131,38 +113,60 @@ def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: A
         todo[m + 1] = j
 
 
-@kernel
-def try_turn(B: Any, S: Any, p: int, i: int) -> Any:
-    """Let two apps of a pool choose in the other order where that costs less; returns what it saves."""
-    before = full_penalty(B, S, p)
-    swap_turn(S, i)
-    after = full_penalty(B, S, p)
-    if after < before:
-        return before - after
-    swap_turn(S, i)
-    return 0.0
+@entry
+def begin(B: Any, S: Any, orders: Any, starts: Any, charged: Any) -> Any:
+    """Find the best of a number of starts, which ``S.best`` gets.
 
-
-@kernel
-def best_turns(B: Any, S: Any) -> Any:
-    """Swap neighbours in the order in which apps choose as long as that pays; returns the objective."""
+    ``orders`` holds orders in which jobs are inserted greedily, each with the jobs off the cells that capped apps
+    want and without that; ``starts`` legal placements, ``charged`` what the shortfall of the horizon costs
+    in them with their own apps. Returns the index of the start that is worth most with its own apps, or -1,
+    and what it is worth.
+    """
+    best = -np.inf
+    any_capped = 0
     for p in range(len(B.pool)):
-        first, last = B.pool[p].app_first, B.pool[p].app_last
+        any_capped = max(any_capped, B.pool[p].capped)
+    own, own_best = NONE, -np.inf
+    greedy = len(orders) * (1 + any_capped)
+    for i in range(len(starts) + greedy):
+        if i < len(starts):
+            restore(B, S, starts[i])
+            found = S.tally[0] - charged[i]
+            for p in range(len(B.pool)):
+                found -= tail_penalty(B, S, p)
+            if found > own_best:
+                own, own_best = np.int64(i), found
+        else:
+            clear(B, S)
+            S.apart[0] = APART if i >= len(starts) + len(orders) else EXACT
+            for p in range(len(B.pool)):
+                S.tally[p + 1] = (
+                    full_penalty(B, S, p) if S.apart[0] == APART else pool_penalty(B, S, p, NIL, NIL, NIL)
+                )
+                if S.apart[0] == APART:
+                    adopt(B, S, p)
+            order = orders[(i - len(starts)) % len(orders)]
+            for k in range(len(order)):
+                insert(B, S, order[k], START_FIT, 0.0, NIL, B.steps)
+        found = weigh(B, S, -np.inf, YES)
+        if found > best + STRICTLY * abs(best) or i == 0:
+            best = found
+            record(S, S.best)
+    restore(B, S, S.best)
+    for p in range(len(B.pool)):
         saved = 1.0 if B.pool[p].capped else 0.0
-        passes = 0
-        while saved > 0.0 and passes < MOST_PASSES:
-            saved = 0.0
-            passes += 1
-            for i in range(first, last - 1):
-                saved += try_turn(B, S, p, i)
-    return objective(B, S)
+        for _ in range(MOST_PASSES):
+            if saved > 0.0:
+                saved = swap_turns(B, S, p, B.pool[p].app_first, B.pool[p].app_last - 1)
+    record(S, S.best)
+    return own, own_best
 
 
-@kernel
-def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
+@entry
+def improve(B: Any, S: Any, rounds: int, K: Any) -> Any:
     """Ruin and recreate (Schrimpf et al. 2000) from the board as it stands, cooling; returns the best objective.
 
-    ``best_spots`` gets the best placements seen.
+    ``S.best`` gets the best placements seen.
     """
     n = len(B.job)
     log, todo, key = S.log, S.todo, S.key
@@ -171,9 +175,9 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
         for shape in range(B.job[j].shape_first, B.job[j].shape_last):
             area[j] = max(area[j], B.shape[shape].gpus * B.shape[shape].steps)
             size[j] = max(size[j], B.shape[shape].gpus)
-    here = objective(B, S)
+    here = weigh(B, S, -np.inf, YES)
     best = here
-    record(S, best_spots)
+    record(S, S.best)
     placed = 0
     for j in range(n):
         placed += S.spot[j, 0] >= 0
@@ -188,10 +192,9 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
             p = below(S.rng, len(B.pool))
             apps = B.pool[p].app_last - B.pool[p].app_first
             if B.pool[p].capped and apps > 1:
-                saved = try_turn(B, S, p, B.pool[p].app_first + below(S.rng, apps - 1))
-                if saved > 0.0:
-                    adopt(B, S, p)
-                    here += saved
+                i = B.pool[p].app_first + below(S.rng, apps - 1)
+                swap_turns(B, S, p, i, i + 1)
+                here = weigh(B, S, -np.inf, YES)
         mood = uniform(S.rng) if any_capped else 1.0
         S.apart[0] = APART if mood < K.apart else (GUESS if mood < K.guess else EXACT)
         S.apart[1] = 0
@@ -257,77 +260,35 @@ def improve(B: Any, S: Any, rounds: int, best_spots: Any, K: Any) -> Any:
                 log[logged, 1] = -1
                 logged += 1
         least = here + temperature * np.log(1.0 - uniform(S.rng))
-        there = weigh(B, S, least)
+        there = weigh(B, S, least, NO)
         if there >= least:
             here = there
             for p in range(len(B.pool)):
                 adopt(B, S, p)
             if here > best + STRICTLY * abs(best):
                 # Names made anew may serve less than those that were kept: only what they reach counts.
-                there = objective(B, S) if any_capped else here
+                there = weigh(B, S, -np.inf, YES) if any_capped else here
                 if there > best + STRICTLY * abs(best):
                     best = there
-                    record(S, best_spots)
+                    record(S, S.best)
         else:
             undo(B, S, log, logged)
     return best
 
 
 @entry
-def allocate(
-    B: Any,
-    S: Any,
-    orders: Any,
-    starts: Any,
-    charged: Any,
-    rounds: int,
-    K: Any,
-    owners: Any,
-    owner_at: Any,
-) -> int:
-    """Find the best plan from a number of starts and rounds.
-
-    ``starts`` holds legal placements to start from, ``charged`` what the shortfall of the horizon costs in
-    them with their own apps. ``S.spot`` gets the placements, ``owners`` the app on each GPU and step. Returns
-    the index of a start that is worth more with its own apps than all that was found, or -1.
-    """
-    best = -np.inf
-    any_capped = 0
-    for p in range(len(B.pool)):
-        any_capped = max(any_capped, B.pool[p].capped)
-    own, own_best = -1, -np.inf
-    for i in range(len(starts)):
-        restore(B, S, starts[i])
-        found = S.tally[0] - charged[i]
-        for p in range(len(B.pool)):
-            for t in range(B.steps, B.width):
-                if B.step[p, t].wanted > 0:
-                    found -= short_cost(B, p, t, S.used[p, t])
-        if found > own_best:
-            own, own_best = i, found
-        found = objective(B, S)
-        if found > best + STRICTLY * abs(best) or i == 0:
-            best = found
-            record(S, S.best)
-    for i in range(len(orders)):
-        for apart in range(1 + any_capped):
-            found = construct(B, S, orders[i], START_FIT, apart == 1)
-            if found > best + STRICTLY * abs(best):
-                best = found
-                record(S, S.best)
+def finish(B: Any, S: Any, owners: Any, owner_at: Any) -> Any:
+    """Set ``S.spot`` to the best placements and ``owners`` to the app on each GPU and step; the objective."""
     restore(B, S, S.best)
-    best = best_turns(B, S)
-    record(S, S.best)
-    if rounds > 0 and len(B.job) > 0:
-        best = improve(B, S, rounds, S.best, K)
-        restore(B, S, S.best)
+    total = S.tally[0]
     for p in range(len(B.pool)):
-        if B.pool[p].app_last > B.pool[p].app_first:
+        if B.pool[p].app_last == B.pool[p].app_first:
+            continue
+        count_apps(B, S, p, NIL, NIL, NIL)
+        plain = name(B, S, p, NO, S.none, NONE)
+        settle(B, S, p)
+        # What is kept over a dip may cost moves that a cap has not; then no dip is bridged.
+        if name(B, S, p, NO, S.none, NONE) > plain:
             count_apps(B, S, p, NIL, NIL, NIL)
-            plain = name(B, S, p, NO, S.none, NONE)
-            settle(B, S, p)
-            # What is kept over a dip may cost moves that a cap has not; then no dip is bridged.
-            if name(B, S, p, NO, S.none, NONE) > plain:
-                count_apps(B, S, p, NIL, NIL, NIL)
-            name(B, S, p, NO, owners, owner_at[p])
-    return own if own_best > best + 1e-9 * abs(best) else -1
+        total -= name(B, S, p, NO, owners, owner_at[p]) + tail_penalty(B, S, p)
+    return total

@@ -7,6 +7,7 @@ import numpy as np
 from tidegrid.scheduler.fast.bits import ZERO, kernel, ones, span
 
 NO_LIMIT = 1 << 60
+EXACT, APART, GUESS = 0, 1, 2  # jobs know what capped apps lose, keep off their cells, or know no caps
 MOST_RUINED = 24  # jobs that one round may take off
 MOST_TRIED = 12  # waiting jobs that one round may try besides
 
@@ -63,7 +64,7 @@ class State(NamedTuple):
     cells: np.ndarray  # flat sets like ``free``: GPUs that apps hold in the plan at hand, where caps matter
     trial: np.ndarray  # the same for the plan that is being tried
     named: np.ndarray  # (2, P) what the shortfall of each pool costs with these GPUs: at hand, tried
-    apart: np.ndarray  # (2) how jobs heed capped apps (see ``heed``); whether one has taken a cell of theirs
+    apart: np.ndarray  # (2) how jobs heed capped apps; whether one has taken a cell of theirs
     none: np.ndarray  # (1) where nothing is written
 
 
