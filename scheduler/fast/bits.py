@@ -116,6 +116,7 @@ def overlap(
     shut: Any,
     apart: bool,
     at: int,
+    stride: int,
     words: int,
     rows: int,
     length: int,
@@ -125,7 +126,8 @@ def overlap(
 ) -> None:
     """Sets that stay free for ``length`` rows, for every first row ``low`` … ``high``.
 
-    ``free`` holds ``rows`` sets of ``words`` words from ``at`` on; what lies past the last row is free. What is
+    ``free`` holds ``rows`` sets, ``stride`` words apart, of which ``words`` words from ``at`` on are looked at and
+    packed into ``out``; what lies past the last row is free. What is
     in ``shut`` does not count as free if ``apart`` is true.
     The sliding AND costs three operations a row whatever the length (van Herk's blocks).
     """
@@ -137,9 +139,9 @@ def overlap(
         run = ALL
         place = place_of_last
         for t in range(last, low - 1, -1):
-            run &= free[at + t * words + k]
+            run &= free[at + t * stride + k]
             if apart:
-                run &= ~shut[at + t * words + k]
+                run &= ~shut[at + t * stride + k]
             if t <= high:
                 out[t * words + k] = run
             place -= 1
@@ -151,9 +153,9 @@ def overlap(
         for t in range(low, last + 1):
             if place == 0:
                 run = ALL
-            run &= free[at + t * words + k]
+            run &= free[at + t * stride + k]
             if apart:
-                run &= ~shut[at + t * words + k]
+                run &= ~shut[at + t * stride + k]
             start = t - length + 1
             if start >= low:
                 out[start * words + k] &= run

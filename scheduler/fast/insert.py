@@ -22,6 +22,8 @@ from tidegrid.scheduler.fast.state import APART, EXACT, contact, pool_penalty, p
 
 # Legal blocks looked at for one start: the ends of each run of free GPUs, from the side that jobs are packed on.
 MOST_CORNERS = 12
+PART = 16  # words of a set that are searched at once: 1,024 GPUs
+MOST_STARTS = 6  # starts with room that are looked at in a large pool
 IMPOSSIBLE = 1e18  # more than any reward, for steps where the block has no room
 
 
@@ -62,17 +64,20 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
 
 
 @kernel
-def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int) -> Any:
+def fit_at(
+    B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int, first_word: int, part: int
+) -> Any:
     """Best legal block for a start among the corners of ``S.window``: its contact and its first GPU.
 
+    The window holds ``part`` words of the pool's sets from ``first_word`` on.
     Blocks that could as well start one step earlier, from ``begin``, and later, to ``stop``, are passed over.
     """
     words, size, length = B.pool[p].words, B.shape[shape].gpus, B.shape[shape].steps
     best, chosen, looked = -1.0, NONE, 0
     gpus, down, capped = B.pool[p].gpus, B.pool[p].high != 0, B.pool[p].capped != 0
-    at = start * words
-    for i in range(words):
-        k = words - 1 - i if down else i
+    at = start * part
+    for i in range(part):
+        k = part - 1 - i if down else i
         here = S.window[at + k]
         if here == ZERO:
             continue
@@ -80,15 +85,15 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
         if k > 0:
             lower |= S.window[at + k - 1] >> TOP
         upper = here >> ONE
-        if k + 1 < words:
+        if k + 1 < part:
             upper |= S.window[at + k + 1] << TOP
         corners = here & ~(lower & upper)
         if begin < start and start < stop:
-            corners &= ~(S.window[at + k - words] & S.window[at + k + words])
+            corners &= ~(S.window[at + k - part] & S.window[at + k + part])
         while corners != ZERO:
             bit = TOP - above(corners) if down else lowest(corners)
             corners &= ~(ONE << bit)
-            first = 64 * k + np.int64(bit)
+            first = 64 * (first_word + k) + np.int64(bit)
             if capped and not keeps_caps(B, S, p, start, first, size):
                 continue
             away = gpus - size - first if down else first
@@ -100,6 +105,51 @@ def fit_at(B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int
             if looked >= MOST_CORNERS:
                 return best, chosen
     return best, chosen
+
+
+@kernel
+def price_block(B: Any, S: Any, p: int, size: int, low: int, until: int, apart: bool) -> None:
+    """Sum up in ``S.sums`` what ``size`` more GPUs for jobs would cost a pool's apps, from step ``low`` on."""
+    total = 0.0
+    S.sums[low] = 0.0
+    for t in range(low, min(B.width, until)):
+        # Jobs that keep off the apps' cells cost nothing within the horizon.
+        if B.step[p, t].wanted > 0 and (not apart or t >= B.steps):
+            used = S.used[p, t]
+            if used + size > B.pool[p].gpus:
+                total += IMPOSSIBLE
+            else:
+                total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
+        S.sums[t + 1] = total
+
+
+@kernel
+def open_at(
+    B: Any, S: Any, p: int, shape: int, low: int, high: int, first_word: int, part: int, apart: bool
+) -> bool:
+    """Fill ``S.window`` with the first GPUs of legal blocks for starts from ``low`` to ``high``; if there are any."""
+    row = B.pool[p].row + first_word
+    legal = B.pool[p].legal + B.shape[shape].log * B.pool[p].words + first_word
+    length = B.shape[shape].steps
+    overlap(S.free, S.cells, apart, row, B.pool[p].words, part, B.steps, length, low, high, S.window)
+    found = False
+    for start in range(low, high + 1):
+        found |= runs(S.window, start * part, part, B.shape[shape].log, B.legal, legal)
+    return found
+
+
+@kernel
+def part_at(B: Any, S: Any, p: int, shape: int, start: int, apart: bool) -> Any:
+    """First part of a large pool, from the jobs' side, with a legal block for a start: first word, words, or 0."""
+    words = B.pool[p].words
+    more = B.shape[shape].gpus // 64 + 1  # for blocks that reach into the next part
+    parts = (words + PART - 1) // PART
+    for i in range(parts):
+        first_word = PART * (parts - 1 - i if B.pool[p].high != 0 else i)
+        part = min(words - first_word, PART + more)
+        if open_at(B, S, p, shape, start, start, first_word, part, apart):
+            return first_word, part
+    return NIL, NIL
 
 
 @kernel
@@ -123,35 +173,21 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
             continue
         if blink > 0.0 and many > 1 and uniform(S.rng) < 0.15:
             continue
-        words, log = B.pool[p].words, B.shape[shape].log
-        legal = B.pool[p].legal + log * words
+        words = B.pool[p].words
         capped = B.pool[p].capped != 0
         apart = capped and S.apart[0] == APART
         exact = capped and S.apart[0] == EXACT
-        overlap(S.free, S.cells, apart, B.pool[p].row, words, B.steps, length, low, high, S.window)
-        begin, stop = NONE, NONE
-        for start in range(low, high + 1):
-            if runs(S.window, start * words, words, log, B.legal, legal):
-                stop = start
-                if begin < 0:
-                    begin = start
-        if begin < 0:
+        # Sets of few words are searched for all starts at once, longer ones start by start and in parts.
+        large = words > PART
+        if not large and not open_at(B, S, p, shape, low, high, NIL, words, apart):
             continue
         wanted = B.pool[p].app_last > B.pool[p].app_first
         if wanted:
-            total = 0.0
-            S.sums[begin] = 0.0
-            for t in range(begin, min(B.width, stop + length)):
-                # Jobs that keep off the apps' cells cost nothing within the horizon.
-                if B.step[p, t].wanted > 0 and (not apart or t >= B.steps):
-                    used = S.used[p, t]
-                    if used + size > B.pool[p].gpus:
-                        total += IMPOSSIBLE
-                    else:
-                        total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
-                S.sums[t + 1] = total
+            price_block(B, S, p, size, low, high + length, apart)
+        begin, stop = low, high
         last_guess = -np.inf
-        for start in range(begin, stop + 1):
+        looked = 0
+        for start in range(low, high + 1):
             gain = rate * (B.before[min(start + length, B.steps)] - B.before[start])
             guess = gain
             if wanted:
@@ -162,7 +198,16 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
                 continue
             if blink > 0.0 and uniform(S.rng) < blink:
                 continue
-            touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop)
+            first_word, part = NIL, words
+            if large:
+                if looked >= MOST_STARTS or S.used[p, start] + size > B.pool[p].gpus:
+                    continue
+                begin, stop = start, start
+                first_word, part = part_at(B, S, p, shape, start, apart)
+                if part == 0:
+                    continue
+                looked += 1
+            touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop, first_word, part)
             if first < 0 or guess * (1.0 + fit * touch) <= best:
                 continue
             if not exact:

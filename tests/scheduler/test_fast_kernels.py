@@ -13,7 +13,7 @@ from tidegrid.scheduler.fast.cache import drop_stale
 
 @numba.njit
 def overlap(free: Any, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
-    bits.overlap(free, free, False, 0, words, rows, length, low, high, out)
+    bits.overlap(free, free, False, 0, words, words, rows, length, low, high, out)
 
 
 @numba.njit
