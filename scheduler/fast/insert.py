@@ -24,7 +24,6 @@ from tidegrid.scheduler.fast.state import APART, EXACT, contact, pool_penalty, p
 MOST_CORNERS = 12
 PART = 16  # words of a set that are searched at once: 1,024 GPUs
 MOST_STARTS = 6  # starts with room that are looked at in a large pool
-IMPOSSIBLE = 1e18  # more than any reward, for steps where the block has no room
 
 
 @kernel
@@ -116,9 +115,8 @@ def price_block(B: Any, S: Any, p: int, size: int, low: int, until: int, apart: 
         # Jobs that keep off the apps' cells cost nothing within the horizon.
         if B.step[p, t].wanted > 0 and (not apart or t >= B.steps):
             used = S.used[p, t]
-            if used + size > B.pool[p].gpus:
-                total += IMPOSSIBLE
-            else:
+            # A step without room for the block has no cost, as no window with it is open.
+            if used + size <= B.pool[p].gpus:
                 total += short_cost(B, p, t, used + size) - short_cost(B, p, t, used)
         S.sums[t + 1] = total
 
@@ -126,16 +124,19 @@ def price_block(B: Any, S: Any, p: int, size: int, low: int, until: int, apart: 
 @kernel
 def open_at(
     B: Any, S: Any, p: int, shape: int, low: int, high: int, first_word: int, part: int, apart: bool
-) -> bool:
-    """Fill ``S.window`` with the first GPUs of legal blocks for starts from ``low`` to ``high``; if there are any."""
+) -> Any:
+    """Fill ``S.window`` with the first GPUs of legal blocks, by start; first and last start with any, or -1."""
     row = B.pool[p].row + first_word
     legal = B.pool[p].legal + B.shape[shape].log * B.pool[p].words + first_word
     length = B.shape[shape].steps
     overlap(S.free, S.cells, apart, row, B.pool[p].words, part, B.steps, length, low, high, S.window)
-    found = False
+    begin, stop = NONE, NONE
     for start in range(low, high + 1):
-        found |= runs(S.window, start * part, part, B.shape[shape].log, B.legal, legal)
-    return found
+        if runs(S.window, start * part, part, B.shape[shape].log, B.legal, legal):
+            stop = start
+            if begin < 0:
+                begin = start
+    return begin, stop
 
 
 @kernel
@@ -147,7 +148,7 @@ def part_at(B: Any, S: Any, p: int, shape: int, start: int, apart: bool) -> Any:
     for i in range(parts):
         first_word = PART * (parts - 1 - i if B.pool[p].high != 0 else i)
         part = min(words - first_word, PART + more)
-        if open_at(B, S, p, shape, start, start, first_word, part, apart):
+        if open_at(B, S, p, shape, start, start, first_word, part, apart)[0] >= 0:
             return first_word, part
     return NIL, NIL
 
@@ -179,8 +180,10 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
         exact = capped and S.apart[0] == EXACT
         # Sets of few words are searched for all starts at once, longer ones start by start and in parts.
         large = words > PART
-        if not large and not open_at(B, S, p, shape, low, high, NIL, words, apart):
-            continue
+        if not large:
+            low, high = open_at(B, S, p, shape, low, high, NIL, words, apart)
+            if low < 0:
+                continue
         wanted = B.pool[p].app_last > B.pool[p].app_first
         if wanted:
             price_block(B, S, p, size, low, high + length, apart)
