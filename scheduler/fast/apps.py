@@ -273,5 +273,9 @@ def adopt(B: Any, S: Any, p: int) -> None:
     """Make the names that were tried those of the plan at hand."""
     if B.pool[p].capped and S.named[1, p] >= 0.0:
         S.named[0, p] = S.named[1, p]
-        for i in range(B.pool[p].row, B.pool[p].row + B.steps * B.pool[p].words):
-            S.cells[i] = S.trial[i]
+        words = B.pool[p].words
+        for t in range(B.steps):
+            row = B.pool[p].row + t * words
+            for i in range(row, row + words):
+                S.cells[i] = S.trial[i]
+            S.kept[p, t] = size_of(S.cells, row, words)

@@ -140,6 +140,15 @@ def open_at(
 
 
 @kernel
+def has_room(B: Any, S: Any, p: int, size: int, start: int, end: int, apart: bool) -> bool:
+    """Whether enough GPUs of a pool are free in each step, wherever they are."""
+    for t in range(start, min(end, B.steps)):
+        if S.used[p, t] + (S.kept[p, t] if apart else 0) + size > B.pool[p].gpus:
+            return False
+    return True
+
+
+@kernel
 def part_at(B: Any, S: Any, p: int, shape: int, start: int, apart: bool) -> Any:
     """First part of a large pool, from the jobs' side, with a legal block for a start: first word, words, or 0."""
     words = B.pool[p].words
@@ -203,7 +212,7 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
                 continue
             first_word, part = NIL, words
             if large:
-                if looked >= MOST_STARTS or S.used[p, start] + size > B.pool[p].gpus:
+                if looked >= MOST_STARTS or not has_room(B, S, p, size, start, start + length, apart):
                     continue
                 begin, stop = start, start
                 first_word, part = part_at(B, S, p, shape, start, apart)

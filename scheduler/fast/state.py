@@ -62,6 +62,7 @@ class State(NamedTuple):
     run: np.ndarray  # (most words)
     gone: np.ndarray  # (most words)
     cells: np.ndarray  # flat sets like ``free``: GPUs that apps hold in the plan at hand, where caps matter
+    kept: np.ndarray  # (P, steps) how many they are
     trial: np.ndarray  # the same for the plan that is being tried
     named: np.ndarray  # (2, P) what the shortfall of each pool costs with these GPUs: at hand, tried
     apart: np.ndarray  # (2) how jobs heed capped apps; whether one has taken a cell of theirs
@@ -96,6 +97,7 @@ def new_state(board: Any, seed: int) -> State:
         run=np.empty(most_words, np.uint64),
         gone=np.empty(most_words, np.uint64),
         cells=np.zeros(len(board.base), np.uint64),
+        kept=np.zeros((len(board.pool), steps), np.int64),
         trial=np.zeros(len(board.base), np.uint64),
         named=np.zeros((2, len(board.pool)), np.float64),
         apart=np.zeros(2, np.int64),
