@@ -36,6 +36,10 @@ class Outcome:
         Expected end in seconds at 0.1, 0.5 and 0.9, told when the job started; NaN where it did not.
     plans
         Plans made.
+    first : ndarray of shape (jobs,)
+        The first GPU of each job's block; -1 where it did not start.
+    cells
+        Each change of an app's GPUs: the instant in seconds, the app's number, its GPUs from then on.
     """
 
     start: np.ndarray
@@ -44,6 +48,8 @@ class Outcome:
     swaps: int = 0
     eta: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     plans: int = 0
+    first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    cells: list[tuple[float, int, tuple[int, ...]]] = field(default_factory=list)
 
 
 class Rolling:
@@ -89,6 +95,7 @@ class Rolling:
             np.zeros((apps, world.hours)),
             np.zeros((apps, world.hours)),
             eta=np.full((n, 3), np.nan),
+            first=self.first,
         )
         self.true = world.demand()
         self.told_until = 0.0
@@ -171,6 +178,7 @@ class Rolling:
                 self.budget[k] -= swaps
                 self.outcome.swaps += swaps
                 self.held[k] = cells
+                self.outcome.cells.append((now, k, tuple(cells)))
             keep.update(self.held[k])
         started = []
         for p in plan.placements:

@@ -126,6 +126,8 @@ def simulate(
     -------
     start : ndarray of shape (jobs,)
         Seconds; infinity for a job that did not start.
+    first_gpu : ndarray of shape (jobs,)
+        The first GPU of its block; -1 for a job that did not start.
     """
     n = len(submit)
     start = np.full(n, np.inf)
@@ -216,7 +218,7 @@ def simulate(
                 queue[kept] = j
                 kept += 1
         waiting = kept
-    return start
+    return start, first_gpu
 
 
 @njit(cache=True)

@@ -1,7 +1,8 @@
 """Policies side by side on the same events, one process a policy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,12 @@ priorities, 1 to 10."""
 
 @dataclass(frozen=True)
 class Result:
-    """A policy's outcome and figures on one world."""
+    """A policy's outcome and figures on one world, and the CPU seconds that it took."""
 
     policy: str
     outcome: Outcome
     figures: Mapping[str, Any]
+    cpu_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def run_one(
     world: World, name: str, policy: Policy | None = None, rounds: int = 0, shortness: float = 0.2
 ) -> Result:
     """Replay a world under one policy."""
-    kind = POLICIES[name]
+    kind, began = POLICIES[name], process_time()
     if isinstance(kind, _Queue):
         outcome = _queue(world, kind)
     else:
@@ -139,7 +141,7 @@ def run_one(
         durations = _durations(world, kind.durations)
         demand = _demand(world, kind.demand, knobs) if world.apps else None
         outcome = Rolling(world, durations, demand, knobs, rounds, shortness).run()
-    return Result(name, outcome, measure(world, outcome))
+    return Result(name, outcome, measure(world, outcome), process_time() - began)
 
 
 def _durations(world: World, what: str) -> Durations:
@@ -163,7 +165,7 @@ def _queue(world: World, kind: _Queue) -> Outcome:
         # all ages grow alike, so the order of multifactor priorities never changes while jobs wait
         "priority": -(world.priority - 1) / 9 + world.submit_s * AGE_WEIGHT,
     }[kind.order]
-    start = simulate(
+    start, first = simulate(
         world.submit_s,
         world.duration_s,
         estimate,
@@ -175,7 +177,12 @@ def _queue(world: World, kind: _Queue) -> Outcome:
         world.end_s,
     )
     held = np.repeat(peak[:, None].astype(float), world.hours, axis=1)
-    return Outcome(start, held, np.zeros_like(held))
+    cells = []
+    top = world.gpus
+    for k, gpus in enumerate(peak.tolist()):
+        cells.append((0.0, k, tuple(range(top - gpus, top))))
+        top -= gpus
+    return Outcome(start, held, np.zeros_like(held), first=first, cells=cells)
 
 
 def estimates(world: World, what: str) -> np.ndarray:

@@ -14,7 +14,7 @@ def play(jobs: list[tuple[int, int, int]], gpus: int, mode: int, node: int = 8) 
     """Play (submit, GPUs, seconds) in arrival order with exact estimates; return the starts."""
     submit, size, length = (np.array(column, float) for column in zip(*jobs, strict=True))
     order = np.arange(len(jobs), dtype=float)
-    starts = simulate(submit, length, length, size.astype(np.int64), order, gpus, node, mode, np.inf)
+    starts, _ = simulate(submit, length, length, size.astype(np.int64), order, gpus, node, mode, np.inf)
     return [float(s) for s in starts]
 
 
