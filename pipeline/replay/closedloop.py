@@ -38,6 +38,8 @@ class Outcome:
         Plans made.
     first : ndarray of shape (jobs,)
         The first GPU of each job's block; -1 where it did not start.
+    eta_submit : ndarray of shape (jobs, 3) or empty
+        Expected ends told at submission, or at the first plan after it; NaN where none was told.
     cells
         Each change of an app's GPUs: the instant in seconds, the app's number, its GPUs from then on.
     """
@@ -48,6 +50,7 @@ class Outcome:
     swaps: int = 0
     eta: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     plans: int = 0
+    eta_submit: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     cells: list[tuple[float, int, tuple[int, ...]]] = field(default_factory=list)
 

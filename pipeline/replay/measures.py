@@ -1,8 +1,11 @@
 """The figures of a replay, from what really happened and what a policy did."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tidegrid.pipeline.replay.closedloop import Outcome
 from tidegrid.pipeline.replay.world import HOUR, World
@@ -13,6 +16,19 @@ HALF_LIFE_H = 24.0
 FLOOR_S = 600.0
 """The shortest duration that a slowdown is measured against (bounded slowdown, Feitelson et al. 1997, 10 minutes)."""
 
+SHORT_S = 4 * HOUR
+"""Jobs below this are the short ones of the ETA figures."""
+
+PARTS = {
+    "durations": "rolling_perfect_durations",
+    "demand": "rolling_perfect_demand",
+    "both": "rolling_perfect",
+}
+"""What perfect knowledge replaces, and the policy that has it."""
+
+PLAIN = {"medians of history": "rolling_medians", "peak reservation": "rolling_peak"}
+"""What our forecasts replace, and the policy that does without them."""
+
 
 def measure(world: World, outcome: Outcome) -> dict[str, Any]:
     """Return the figures of a policy.
@@ -21,58 +37,261 @@ def measure(world: World, outcome: Outcome) -> dict[str, Any]:
     -------
     dict
         ``value``: priority · GPU-hours of the jobs that ended inside the replay; ``value_discounted``: the same,
-        halved for each ``HALF_LIFE_H`` of waiting; ``utilization``: GPU-hours of jobs inside the replay and of
+        halved for each ``HALF_LIFE_H`` of waiting; ``value_limit``: see :func:`value_limit`;
+        ``value_share_of_limit``: value by it; ``utilization``: GPU-hours of jobs inside the replay and of
         realtime demand served, of all there are; ``unmet``: GPU-hours of realtime demand not served, and
-        ``unmet_share`` of all demanded; ``swaps``; ``completed`` and ``jobs``; ``wait_h``, ``jct_h`` and ``slowdown``
-        with mean, median and 95th percentile (a job that has not started or ended counts up to the replay's end);
-        ``eta``: how many ends were foretold when the job started, the share inside the 80 % band, and the share
-        whose median was within 10 and 30 minutes, of the jobs that ended.
+        ``unmet_share`` of all demanded; ``by_app``: the same for each app; ``swaps``; ``completed`` and ``jobs``;
+        ``wait_h``, ``jct_h`` and ``slowdown`` with mean, median and 95th percentile (a job that has not started or
+        ended counts up to the replay's end); ``eta`` and ``eta_submit``: see :func:`eta_accuracy`; ``plans``.
     """
     hours = world.duration_s / HOUR
     end = outcome.start + world.duration_s
     done = end <= world.end_s
-    gpu_hours = world.block * hours
-    worth = world.priority * gpu_hours
-    wait = (np.minimum(outcome.start, world.end_s) - world.submit_s) / HOUR
+    worth = world.priority * world.block * hours
+    wait, jct, slowdown = _times(world, outcome)
     ran = np.clip(np.minimum(end, world.end_s) - np.minimum(outcome.start, world.end_s), 0.0, None)
-    demand = world.demand().astype(float)
-    share = np.minimum(HOUR, world.end_s - np.arange(world.hours) * HOUR) / HOUR
-    demanded = float((demand * share).sum())
+    apps = by_app(world, outcome)
+    demanded = float(sum(app["demanded"] for app in apps))
     unmet = float(outcome.unmet.sum())
     room = world.gpus * world.end_s / HOUR
-    jct = (np.minimum(end, world.end_s) - world.submit_s) / HOUR
-    slowdown = np.maximum(jct * HOUR / np.maximum(world.duration_s, FLOOR_S), 1.0)
+    value, limit = float(worth[done].sum()), value_limit(world)
     return {
-        "value": float(worth[done].sum()),
+        "value": value,
         "value_discounted": float((worth * 0.5 ** (wait / HALF_LIFE_H))[done].sum()),
+        "value_limit": limit,
+        "value_share_of_limit": value / limit if limit else 0.0,
         "utilization": (float((world.block * ran).sum()) / HOUR + demanded - unmet) / room,
         "unmet": unmet,
         "unmet_share": unmet / demanded if demanded else 0.0,
+        "by_app": apps,
         "swaps": outcome.swaps,
         "completed": int(done.sum()),
         "jobs": len(done),
         "wait_h": _spread(wait),
         "jct_h": _spread(jct),
         "slowdown": _spread(slowdown),
-        "eta": _eta(world, outcome, end, done),
+        "eta": eta_accuracy(world, outcome, outcome.eta),
+        "eta_submit": eta_accuracy(world, outcome, outcome.eta_submit),
         "plans": outcome.plans,
     }
 
 
+def value_limit(world: World) -> float:
+    """Return an upper limit of the value of every policy that serves all realtime demand.
+
+    A relaxation: jobs are GPU-hours that may be cut anywhere and run on any number of GPUs at once, from their submit
+    on, with what true demand leaves of the pool; jobs that could not end inside the replay if they started at their
+    submit are worth nothing. The most GPU-hours of the jobs of at least some priority, S(t) being what has been left
+    by t and A(t) what has been submitted before t, is the least over t of A(t) + S(end) − S(t) (a queue that never
+    idles while it has work). Serving higher priorities first attains it for all priorities at once, so the limit is
+    the sum of these over the priorities, each times its distance to the next lower one.
+    """
+    hours = world.duration_s / HOUR
+    possible = (world.submit_s + world.duration_s <= world.end_s) & (world.block <= world.gpus)
+    edges = np.minimum(np.arange(world.hours + 1) * HOUR, world.end_s)
+    left = np.maximum(world.gpus - world.demand().sum(axis=0), 0)
+    served = np.concatenate([[0.0], np.cumsum(left * np.diff(edges) / HOUR)])
+    limit, below = 0.0, 0.0
+    for priority in np.unique(world.priority[possible]):
+        at_least = possible & (world.priority >= priority)
+        work = world.block[at_least] * hours[at_least]
+        since = served[-1] - np.interp(world.submit_s[at_least], edges, served)
+        most = min(float(work.sum()), float((np.cumsum(work) - work + since).min()))
+        limit += float(priority - below) * most
+        below = float(priority)
+    return limit
+
+
+def by_app(world: World, outcome: Outcome) -> list[dict[str, Any]]:
+    """Return GPU-hours of realtime demanded, held and not served, for each app."""
+    demanded = (world.demand() * _shares(world)).sum(axis=1)
+    out = []
+    for k, app in enumerate(world.apps):
+        unmet = float(outcome.unmet[k].sum())
+        out.append(
+            {
+                "app": app.id,
+                "demanded": float(demanded[k]),
+                "held": float(outcome.held[k].sum()),
+                "unmet": unmet,
+                "unmet_share": unmet / float(demanded[k]) if demanded[k] else 0.0,
+            }
+        )
+    return out
+
+
 def by_size(world: World, outcome: Outcome) -> list[dict[str, Any]]:
-    """Return waits and completions for each block size."""
-    wait = (np.minimum(outcome.start, world.end_s) - world.submit_s) / HOUR
-    done = outcome.start + world.duration_s <= world.end_s
+    """Return waits, slowdowns and completions for each block size."""
+    return [
+        {"gpus": int(size), **group}
+        for size, group in _groups(world, outcome, world.block, np.unique(world.block).tolist())
+    ]
+
+
+def by_user(world: World, outcome: Outcome) -> list[dict[str, Any]]:
+    """Return waits, slowdowns and completions for each user (the group where no user is named), most work first."""
+    user = users(world)
+    work = pd.Series(world.block * world.duration_s / HOUR).groupby(user).sum()
+    names = work.sort_index().sort_values(ascending=False, kind="stable").index.tolist()
+    priority = dict(zip(user.tolist(), world.priority.tolist(), strict=True))
+    return [
+        {"user": name, "priority": priority[name], "gpu_hours": float(work[name]), **group}
+        for name, group in _groups(world, outcome, user, names)
+    ]
+
+
+def users(world: World) -> np.ndarray:
+    """Return the user of each job, or its group where no user is named."""
+    return world.jobs["user"].where(world.jobs["user"] != "", world.jobs["group"]).to_numpy(dtype=object)
+
+
+def eta_accuracy(world: World, outcome: Outcome, eta: np.ndarray) -> dict[str, Any]:
+    """Return how expected ends fared.
+
+    True ends are known past the replay's end as well, so every job that started is scored; one that never started
+    is scored only where its band ended before the replay did, which is a miss.
+
+    Parameters
+    ----------
+    eta : ndarray of shape (jobs, 3) or empty
+        Expected ends in seconds at 0.1, 0.5 and 0.9; NaN where none was told.
+
+    Returns
+    -------
+    dict
+        ``told``: expected ends that are scored; ``coverage_80``: the share inside the band; ``within_10_min`` and
+        ``within_30_min``: the share whose median was so close; ``short``: the same of jobs under ``SHORT_S``.
+    """
+    told = np.isfinite(eta).all(axis=1) if len(eta) else np.zeros(len(outcome.start), dtype=bool)
+    started = np.isfinite(outcome.start)
+    if told.any():
+        told &= started | (eta[:, 2] < world.end_s)
+    short = told & (world.duration_s < SHORT_S)
+    end = outcome.start + world.duration_s
+    return {**_accuracy(eta, end, told), "short": _accuracy(eta, end, short)}
+
+
+def eta_errors(world: World, outcome: Outcome, eta: np.ndarray) -> np.ndarray:
+    """Return how far, in minutes, the median of each expected end was off, of the jobs that started; sorted."""
+    if not len(eta):
+        return np.empty(0)
+    off = np.abs(outcome.start + world.duration_s - eta[:, 1]) / 60
+    return np.sort(off[np.isfinite(off)])
+
+
+def timeline(world: World, outcome: Outcome) -> pd.DataFrame:
+    """Return what happened in each hour.
+
+    Returns
+    -------
+    DataFrame
+        One row an hour with the instant ``hour`` and, in GPU-hours: ``jobs`` (running jobs), ``held``, ``demanded``,
+        ``unmet`` and ``served`` (realtime), ``idle`` (neither a job nor held), ``waiting`` (GPUs asked for by jobs
+        that wait); the last hour may be a part of one.
+    """
+    edges = np.minimum(np.arange(world.hours + 1) * HOUR, world.end_s)
+    start = np.minimum(outcome.start, world.end_s)
+    end = np.minimum(outcome.start + world.duration_s, world.end_s)
+    shares = _shares(world)
+    demanded = (world.demand() * shares).sum(axis=0)
+    unmet, held = outcome.unmet.sum(axis=0), outcome.held.sum(axis=0)
+    jobs = _by_hour(start, end, world.block, edges)
+    return pd.DataFrame(
+        {
+            "hour": world.start + pd.to_timedelta(np.arange(world.hours), unit="h"),
+            "jobs": jobs,
+            "held": held,
+            "demanded": demanded,
+            "unmet": unmet,
+            "served": demanded - unmet,
+            "idle": np.maximum(world.gpus * shares - jobs - held, 0.0),
+            "waiting": _by_hour(np.minimum(world.submit_s, world.end_s), start, world.block, edges),
+        }
+    )
+
+
+def regret(values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return what perfect knowledge of each part would add, and what our forecasts add to doing without them.
+
+    Parameters
+    ----------
+    values
+        The value of each policy, by name.
+
+    Returns
+    -------
+    list of dict
+        ``part``; ``policy``; ``regret``: its value minus that of ``rolling``; ``kept``: the value of ``rolling`` by
+        its value. A negative regret of a part without forecasts is what they are worth. Empty without ``rolling``.
+    """
+    if "rolling" not in values:
+        return []
+    ours = values["rolling"]
     return [
         {
-            "gpus": int(size),
+            "part": part,
+            "policy": name,
+            "regret": values[name] - ours,
+            "kept": ours / values[name] if values[name] else 0.0,
+        }
+        for part, name in {**PARTS, **PLAIN}.items()
+        if name in values
+    ]
+
+
+def digest(outcome: Outcome) -> str:
+    """Return the SHA-256 of what a policy did: equal for replays that are the same to the byte."""
+    h = hashlib.sha256()
+    arrays = (outcome.start, outcome.first, outcome.held, outcome.unmet, outcome.eta, outcome.eta_submit)
+    for array in arrays:
+        h.update(np.ascontiguousarray(array).tobytes())
+    h.update(repr((outcome.swaps, outcome.plans, outcome.cells)).encode())
+    return h.hexdigest()
+
+
+def _times(world: World, outcome: Outcome) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return wait and time to completion in hours, up to the replay's end, and slowdown."""
+    wait = (np.minimum(outcome.start, world.end_s) - world.submit_s) / HOUR
+    jct = (np.minimum(outcome.start + world.duration_s, world.end_s) - world.submit_s) / HOUR
+    return wait, jct, np.maximum(jct * HOUR / np.maximum(world.duration_s, FLOOR_S), 1.0)
+
+
+def _groups(
+    world: World, outcome: Outcome, key: np.ndarray, names: list[Any]
+) -> list[tuple[Any, dict[str, Any]]]:
+    wait, jct, slowdown = _times(world, outcome)
+    done = outcome.start + world.duration_s <= world.end_s
+    out = []
+    for name in names:
+        at = key == name
+        group = {
             "jobs": int(at.sum()),
             "completed": int(done[at].sum()),
             "wait_h": _spread(wait[at]),
+            "jct_h": _spread(jct[at]),
+            "slowdown": _spread(slowdown[at]),
         }
-        for size in np.unique(world.block)
-        for at in [world.block == size]
-    ]
+        out.append((name, group))
+    return out
+
+
+def _shares(world: World) -> np.ndarray:
+    """Return how much of each hour lies in the replay."""
+    return np.minimum(HOUR, world.end_s - np.arange(world.hours) * HOUR) / HOUR
+
+
+def _by_hour(start: np.ndarray, end: np.ndarray, gpus: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return GPU-hours between each two edges of intervals that hold ``gpus`` each; all times in seconds."""
+
+    def until(times: np.ndarray) -> np.ndarray:
+        """GPU-seconds that would have passed at each edge had every interval begun at its time and never ended."""
+        order = np.argsort(times, kind="stable")
+        count = np.concatenate([[0.0], np.cumsum(gpus[order])])
+        moment = np.concatenate([[0.0], np.cumsum(gpus[order] * times[order])])
+        passed = np.searchsorted(times[order], edges, side="right")
+        return count[passed] * edges - moment[passed]
+
+    return np.diff(until(start) - until(end)) / HOUR
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
@@ -85,23 +304,14 @@ def _spread(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def _eta(world: World, outcome: Outcome, end: np.ndarray, done: np.ndarray) -> dict[str, float]:
-    told = done & np.isfinite(outcome.eta[:, 1]) if len(outcome.eta) else np.zeros(len(done), dtype=bool)
+def _accuracy(eta: np.ndarray, end: np.ndarray, told: np.ndarray) -> dict[str, Any]:
     if not told.any():
-        return {
-            "told": 0,
-            "coverage_80": 0.0,
-            "within_10_min": 0.0,
-            "within_30_min": 0.0,
-            "short_within_30_min": 0.0,
-        }
-    low, middle, high = outcome.eta[told].T
+        return {"told": 0, "coverage_80": 0.0, "within_10_min": 0.0, "within_30_min": 0.0}
+    low, middle, high = eta[told].T
     off = np.abs(end[told] - middle)
-    short = world.duration_s[told] < 4 * HOUR
     return {
         "told": int(told.sum()),
         "coverage_80": float(((low <= end[told]) & (end[told] <= high)).mean()),
         "within_10_min": float((off <= 600).mean()),
         "within_30_min": float((off <= 1800).mean()),
-        "short_within_30_min": float((off[short] <= 1800).mean()) if short.any() else 0.0,
     }

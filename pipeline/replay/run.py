@@ -115,18 +115,12 @@ def replay(
     InputError
         A policy is unknown.
     """
-    from joblib import Parallel, delayed, parallel_config
+    # sweep knows this module
+    from tidegrid.pipeline.replay.sweep import Task, run_tasks
 
-    for name in policies:
-        if name not in POLICIES:
-            raise InputError(
-                f"{name!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
-            )
-    tasks = [delayed(run_one)(world, name, policy, rounds, shortness) for name in policies]
-    if backend is None:
-        return list(Parallel(n_jobs=jobs)(tasks))
-    with parallel_config(backend=backend):
-        return list(Parallel(n_jobs=jobs)(tasks))
+    options = {"rounds": rounds, "shortness": shortness}
+    tasks = [Task("", name, policy, options) for name in policies]
+    return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)
 
 
 def run_one(

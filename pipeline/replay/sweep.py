@@ -1,0 +1,111 @@
+"""Many replays as one call: worlds × policies × knobs, on processes of this machine or on a cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegrid.errors import InputError
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay.run import POLICIES, Result, run_one
+from tidegrid.pipeline.replay.world import World
+
+
+@dataclass(frozen=True)
+class Task:
+    """One replay.
+
+    Parameters
+    ----------
+    world
+        The name of its world.
+    policy
+        One of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
+    knobs
+        The rolling allocator's knobs; the defaults where None.
+    options
+        Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`, such as ``rounds``.
+    """
+
+    world: str
+    policy: str
+    knobs: Policy | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sweep(
+    worlds: Mapping[str, World],
+    policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
+    knobs: Policy | None = None,
+    *,
+    jobs: int = 1,
+    backend: str | None = None,
+    **options: Any,
+) -> dict[tuple[str, str], Result]:
+    """Replay every world under every policy, as one joblib call.
+
+    Parameters
+    ----------
+    worlds
+        Worlds by name, such as one a seed or a trace.
+    policies
+        Names of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
+    knobs
+        The rolling allocator's knobs.
+    jobs
+        Processes, as in joblib.
+    backend
+        A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
+        Ray where it is registered.
+    options
+        Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`.
+
+    Returns
+    -------
+    dict
+        Results by the names of world and policy, in the order in which they were given.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown.
+    """
+    tasks = [Task(world, policy, knobs, options) for world in worlds for policy in policies]
+    results = run_tasks(worlds, tasks, jobs=jobs, backend=backend)
+    return {(task.world, task.policy): result for task, result in zip(tasks, results, strict=True)}
+
+
+def run_tasks(
+    worlds: Mapping[str, World], tasks: Sequence[Task], *, jobs: int = 1, backend: str | None = None
+) -> list[Result]:
+    """Run replays through joblib and return their results in the order of the tasks.
+
+    Each replay depends on nothing but its task, so that the results are the same on any number of processes and on
+    any backend.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown, or the backend's package or scheduler is missing.
+    """
+    from joblib import Parallel, delayed, parallel_config
+
+    for task in tasks:
+        if task.policy not in POLICIES:
+            raise InputError(
+                f"{task.policy!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
+            )
+    calls = [delayed(run_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
+    if backend is None:
+        return list(Parallel(n_jobs=jobs)(calls))
+    try:
+        config = parallel_config(backend=backend)
+    except (ImportError, ValueError) as error:
+        problem = str(error).partition("\n")[0].rstrip(":")
+        raise InputError(
+            f"joblib has no backend {backend!r}: {problem}",
+            field="backend",
+            fix="for 'dask' connect a distributed.Client, for 'ray' call ray.util.joblib.register_ray()",
+        ) from None
+    with config:
+        # a backend of workers elsewhere has as many as its scheduler has
+        return list(Parallel(n_jobs=-1, batch_size=1)(calls))
