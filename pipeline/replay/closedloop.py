@@ -173,16 +173,26 @@ class Rolling:
         problem, chosen = self._problem(now)
         plan = solve(problem, "fast", rounds=self.rounds)
         self.outcome.plans += 1
-        keep: set[int] = set()
+        moves = {}
         for k, entry in enumerate(plan.apps):
-            cells = sorted(entry.cells[0])
-            swaps = len(set(cells) ^ set(self.held[k]))
+            swaps = len(set(entry.cells[0]) ^ set(self.held[k]))
             if swaps and swaps <= self.budget[k]:
-                self.budget[k] -= swaps
-                self.outcome.swaps += swaps
-                self.held[k] = cells
-                self.outcome.cells.append((now, k, tuple(cells)))
-            keep.update(self.held[k])
+                moves[k] = sorted(entry.cells[0])
+        # an app whose swaps are used up keeps its GPUs, and so does one that was to get some of these
+        while True:
+            keep = {g for k, cells in enumerate(self.held) if k not in moves for g in cells}
+            refused = [k for k, cells in moves.items() if not keep.isdisjoint(cells)]
+            if not refused:
+                break
+            for k in refused:
+                del moves[k]
+        for k, cells in moves.items():
+            swaps = len(set(cells) ^ set(self.held[k]))
+            self.budget[k] -= swaps
+            self.outcome.swaps += swaps
+            self.held[k] = cells
+            self.outcome.cells.append((now, k, tuple(cells)))
+            keep.update(cells)
         started = []
         for p in plan.placements:
             if p.start == 0 and p.job in chosen:
