@@ -78,8 +78,6 @@ class Report:
 
 def write_report(report: Report, path: str | Path) -> None:
     """Write the report as one HTML file that needs nothing beside it."""
-    from plotly.offline import get_plotlyjs
-
     parts = [f"<h1>{html.escape(report.title)}</h1>"]
     start = start_of(report.problem).tz_convert(report.zone)
     hours = report.problem.steps * report.problem.step_minutes / 60
@@ -87,7 +85,7 @@ def write_report(report: Report, path: str | Path) -> None:
     if report.synthetic:
         parts.append('<p class="synthetic">Synthetic data: this cluster and its history are made up.</p>')
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in report.notes]
-    parts += ["<h2>Figures</h2>", _table(report.figures)]
+    parts += ["<h2>Figures</h2>", table_html(report.figures)]
     parts += ["<h2>Who gets which GPU when</h2>", _key()]
     for number, (title, plan) in enumerate(report.plans):
         for pool in report.problem.pools:
@@ -103,11 +101,18 @@ def write_report(report: Report, path: str | Path) -> None:
         parts += ["<h2>When each job is expected to start and end</h2>", _etas(report)]
     if report.unplaced:
         frame = pd.DataFrame(report.unplaced, columns=["job", "why"])
-        parts += ["<h2>Jobs without a start</h2>", _table(frame, left=2)]
+        parts += ["<h2>Jobs without a start</h2>", table_html(frame, left=2)]
+    write_page(path, report.title, parts)
+
+
+def write_page(path: str | Path, title: str, parts: Sequence[str]) -> None:
+    """Write blocks of HTML as one page that needs nothing beside it."""
+    from plotly.offline import get_plotlyjs
+
     body = "\n".join(parts)
     write_text(
         path,
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(report.title)}</title>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>\n'
         f"<script>{get_plotlyjs()}</script></head><body>\n{body}\n</body></html>\n",
     )
@@ -121,7 +126,8 @@ def _key() -> str:
     return f'<p class="key">{items}<span>▒ already running: dotted outline</span></p>'
 
 
-def _figure(data: list[Any], layout: dict[str, Any], name: str) -> str:
+def figure_html(data: list[Any], layout: dict[str, Any], name: str) -> str:
+    """Return plotly traces as a block of HTML, for a page that carries plotly's script."""
     import plotly.graph_objects as go
 
     base = {"margin": {"l": 60, "r": 16, "t": 34, "b": 36}, "plot_bgcolor": "white", "font": {"size": 12}}
@@ -173,7 +179,7 @@ def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, number: 
         "shapes": [_outline(b, shown) for b in mine] if len(mine) <= 600 else [],
         "annotations": [_name(b, shown) for b in mine if _readable(b, shown)],
     }  # fmt: skip
-    return _figure([heat], layout, f"grid-{number}-{_slug(pool)}")
+    return figure_html([heat], layout, f"grid-{number}-{_slug(pool)}")
 
 
 def _outline(b: Block, shown: int) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def _demand(report: Report, app: str) -> str:
         "yaxis": {"title": {"text": "GPUs"}, "rangemode": "tozero", "gridcolor": "#eee"},
         "legend": {"orientation": "h", "y": -0.2},
     }  # fmt: skip
-    return _figure(lines, layout, f"demand-{_slug(app)}") + _traffic(report, app)
+    return figure_html(lines, layout, f"demand-{_slug(app)}") + _traffic(report, app)
 
 
 def _traffic(report: Report, app: str) -> str:
@@ -244,7 +250,7 @@ def _traffic(report: Report, app: str) -> str:
         "height": 230, "xaxis": {"nticks": 12, "type": "category", "gridcolor": "#eee"},
         "yaxis": {"rangemode": "tozero", "gridcolor": "#eee"}, "legend": {"orientation": "h", "y": -0.25},
     }  # fmt: skip
-    return _figure(lines, layout, f"traffic-{_slug(app)}")
+    return figure_html(lines, layout, f"traffic-{_slug(app)}")
 
 
 def _held(plan: Plan) -> list[tuple[str, list[int]]]:
@@ -265,17 +271,18 @@ def _etas(report: Report) -> str:
             shown[name] = [f"{a:%a %H:%M} – {b:%a %H:%M}" for a, b in zip(low, high, strict=True)]
         else:
             shown[name] = [f"{t:%a %H:%M}" for t in frame[column].dt.tz_convert(report.zone)]
-    return _table(shown)
+    return table_html(shown)
 
 
 def _records(records: Sequence[Any], otherwise: str) -> str:
     if not records:
         return f'<p class="note">{otherwise}</p>'
     frame = pd.DataFrame([dict(r) if isinstance(r, Mapping) else {"": str(r)} for r in records])
-    return _table(frame, left=len(frame.columns))
+    return table_html(frame, left=len(frame.columns))
 
 
-def _table(frame: pd.DataFrame, left: int = 1) -> str:
+def table_html(frame: pd.DataFrame, left: int = 1) -> str:
+    """Return a frame as a table of HTML; the first ``left`` columns are text."""
     head = "".join(f"<th{_left(i, left)}>{html.escape(str(c))}</th>" for i, c in enumerate(frame.columns))
     rows = "".join(
         "<tr>"

@@ -1,15 +1,22 @@
 """``replay``: a trace played against planning policies that do not see its durations or its demand."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, table
+from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.errors import InputError
+
+if TYPE_CHECKING:
+    from tidegrid.pipeline.policy import Policy
+    from tidegrid.pipeline.replay import Result, World
 
 EXAMPLE = (
     "Example: `tidegrid replay trace.csv.gz --traffic traffic.csv.gz --gpus 640 --days 3 "
-    "--policy fifo --policy easy_priority --policy rolling`"
+    "--policy fifo --policy easy_priority --policy rolling --report replay.html`"
 )
 
 
@@ -24,59 +31,237 @@ def replay(
     traffic: Annotated[
         Path | None, typer.Option("--traffic", help="Hourly traffic, repeated as needed.")
     ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option("--series", help="A series of the traffic; may be given several times."),
+    ] = None,
     policies: Annotated[
         list[str] | None, typer.Option("--policy", help="A policy; may be given several times.")
     ] = None,
     days: Annotated[
-        float | None, typer.Option("--days", min=0.1, help="Only the trace's first days.")
+        float | None, typer.Option("--days", min=0.1, help="Only so many days of the trace.")
     ] = None,
+    skip_days: Annotated[
+        int, typer.Option("--skip-days", min=0, help="Leave out the trace's first days.")
+    ] = 0,
     node_size: Annotated[int, typer.Option("--node-size", min=1, help="GPUs of a node.")] = 8,
     share: Annotated[
         float, typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs.")
     ] = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
     knobs: Annotated[Path | None, typer.Option("--knobs", help="JSON file of the planner's knobs.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
+    ] = None,
     timezone: Annotated[str, typer.Option("--timezone", help="Zone of times that carry none.")] = "UTC",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Policies to play at once.")] = 1,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")
+    ] = None,
+    day: Annotated[
+        int | None, typer.Option("--grid-day", min=1, help="The day whose GPUs the report shows one by one.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the planner's knobs, instead of comparing policies.")
+    ] = False,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try", help="With --tune, values of a knob: demand_quantile=0.8,0.9. May be repeated."
+        ),
+    ] = None,
+    unmet: Annotated[
+        float, typer.Option("--unmet", min=0.0, max=1.0, help="With --tune, the unmet share that is wanted.")
+    ] = 0.02,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="With --tune, write the best knobs here, for --knobs.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Replays to play at once.")] = 1,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="A joblib backend, such as dask, instead of processes here."),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="Address of a Dask scheduler, such as tcp://host:8786.")
+    ] = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Play a trace against policies side by side; true durations and demand are hidden from them."""
     from tidegrid.pipeline.policy import Policy
-    from tidegrid.pipeline.replay import replay as play
-    from tidegrid.pipeline.replay import world_from_traces
+    from tidegrid.pipeline.replay import sweep, world_from_traces
+    from tidegrid.pipeline.replay.tuning import with_knobs
 
-    names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
-    with progress(f"reading {trace}", quiet=json_) as step:
+    if (tries or out) and not tune:
+        raise InputError("only a search has it", field="--try, --out", fix="add --tune")
+    if tune and (report or len(policies or []) > 1):
+        raise InputError("a search has one policy and no report", field="--tune", fix="leave them out")
+    with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
             trace,
             traffic,
             gpus=gpus,
+            series=series or (),
             node_size=node_size,
             realtime_share=share,
             days=days,
+            skip_days=skip_days,
             timezone=timezone,
             seed=seed,
         )
         if equal:
             world = world.equal_priorities()
+        given = {knob: values[0] for knob, values in map(_values, sets or [])}
+        policy, options = with_knobs(given, Policy.read(knobs) if knobs else None)
+        if tune:
+            name = policies[0] if policies else "rolling"
+            step(f"searching the knobs of {name} on {len(world.jobs):,} jobs")
+            _tune(world, name, policy, options, tries or [], unmet, out, jobs, backend, json_)
+            return
+        names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
         step(f"playing {len(world.jobs):,} jobs against {', '.join(names)}")
-        results = play(world, names, Policy.read(knobs) if knobs else None, jobs=jobs)
+        results = list(sweep({"": world}, names, policy, jobs=jobs, backend=backend, **options).values())
+        if report:
+            step(f"drawing {report}")
+            _report(world, results, report, trace, traffic, equal, day)
     if json_:
-        print_json({"world": world.digest(), "policies": {r.policy: dict(r.figures) for r in results}})
+        print_json({"world": world.digest(), "policies": {r.policy: _details(world, r) for r in results}})
         return
+    _table(results)
+    if report:
+        say(f"report: {report}")
+
+
+@contextmanager
+def engine(backend: str | None, scheduler: str | None) -> Iterator[str | None]:
+    """Connect to a Dask scheduler, if one is named, and yield the joblib backend to use."""
+    if scheduler is None:
+        if backend == "dask":
+            raise InputError("which scheduler?", field="--backend", fix="give its address with --scheduler")
+        yield backend
+        return
+    if backend not in (None, "dask"):
+        raise InputError("only dask has a scheduler", field="--backend", fix="use dask, or leave it out")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "the package distributed is not installed", field="--scheduler", fix="install tidegrid[dask]"
+        ) from None
+    try:
+        client = Client(scheduler, timeout=20)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise InputError(
+            f"no scheduler answers at {scheduler}: {str(error).partition(chr(10))[0]}",
+            field="--scheduler",
+            fix="give the address that `dask scheduler` printed, such as tcp://host:8786",
+        ) from None
+    with client:
+        yield "dask"
+
+
+def _table(results: "Sequence[Result]") -> None:
     rows = []
     for r in results:
         f = r.figures
         rows.append(
             [
-                r.policy, f"{f['value']:,.0f}", f"{100 * f['utilization']:.1f} %", f"{100 * f['unmet_share']:.2f} %",
-                str(f["swaps"]), f"{f['completed']:,} of {f['jobs']:,}", f"{f['jct_h']['mean']:.2f}",
-                f"{f['jct_h']['median']:.2f}", f"{f['wait_h']['p95']:.2f}",
+                r.policy, f"{f['value']:,.0f}", f"{100 * f['value_share_of_limit']:.1f} %",
+                f"{100 * f['utilization']:.1f} %", f"{100 * f['unmet_share']:.2f} %", str(f["swaps"]),
+                f"{f['completed']:,} of {f['jobs']:,}", f"{f['jct_h']['mean']:.2f}", f"{f['jct_h']['median']:.2f}",
+                f"{f['wait_h']['p95']:.2f}",
             ]
         )  # fmt: skip
     columns = [
-        "policy", "value", "utilization", "unmet realtime", "swaps", "completed", "mean JCT, h", "median JCT, h",
-        "95th wait, h",
+        "policy", "value", "of the limit", "utilization", "unmet realtime", "swaps", "completed", "mean JCT, h",
+        "median JCT, h", "95th wait, h",
     ]  # fmt: skip
     table("", columns, rows)
+
+
+def _details(world: "World", result: "Result") -> dict[str, Any]:
+    from tidegrid.pipeline.replay.measures import by_size, by_user
+
+    return {
+        **result.figures,
+        "by_size": by_size(world, result.outcome),
+        "by_user": by_user(world, result.outcome),
+    }
+
+
+def _report(
+    world: "World",
+    results: "Sequence[Result]",
+    path: Path,
+    trace: Path,
+    traffic: Path | None,
+    equal: bool,
+    day: int | None,
+) -> None:
+    from tidegrid.app.replay_report import write_replay_report
+
+    notes = [f"Jobs: {trace.name}, GPU counts rounded up to powers of two."]
+    if traffic is not None:
+        notes.append(f"Traffic: {traffic.name}: {', '.join(app.id for app in world.apps)}.")
+    if equal:
+        notes.append("All jobs have one priority.")
+    write_replay_report(
+        world,
+        results,
+        path,
+        title=f"Replay of {trace.name}",
+        notes=notes,
+        day=None if day is None else day - 1,
+    )
+
+
+def _tune(
+    world: "World",
+    name: str,
+    policy: "Policy",
+    options: dict[str, Any],
+    tries: Sequence[str],
+    unmet: float,
+    out: Path | None,
+    jobs: int,
+    backend: str | None,
+    json_: bool,
+) -> None:
+    from tidegrid.files import write_json
+    from tidegrid.pipeline.replay.tuning import tune
+
+    grid = dict(map(_values, tries)) or None
+    found = tune(
+        world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend
+    )
+    if out is not None:
+        write_json(out, found.policy.model_dump())
+    if json_:
+        rows = found.table.to_dict(orient="records")
+        print_json({"world": world.digest(), "best": found.best, "within": found.within, "settings": rows})
+        return
+    shares, counts = ("value_share", "unmet_share", "utilization"), ("value", "plans")
+    columns = [c for c in found.table.columns if c != "best"]
+    lines = []
+    for row in found.table.to_dict(orient="records"):
+        line = ["*" if row["best"] else ""]
+        for column in columns:
+            value = row[column]
+            if column in shares:
+                line.append(f"{100 * value:.2f} %")
+            else:
+                line.append(f"{value:,.0f}" if column in counts else f"{value:.4g}")
+        lines.append(line)
+    table("", ["best", *columns], lines)
+    say("best: " + " ".join(f"--set {knob}={value:g}" for knob, value in found.best.items()))
+    if not found.within:
+        say(f"No setting keeps unmet realtime within {100 * unmet:g} %: the best is the one with the least.")
+
+
+def _values(text: str) -> tuple[str, list[float]]:
+    knob, _, values = text.partition("=")
+    try:
+        return knob, [int(v) if v.strip().lstrip("-").isdigit() else float(v) for v in values.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{text!r} is not a knob and its values", field="--try", fix="write demand_quantile=0.8,0.9"
+        ) from None

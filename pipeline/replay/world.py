@@ -121,6 +121,7 @@ def world_from_traces(
     swap_cap: int | None = None,
     realtime_priority: int = 8,
     days: float | None = None,
+    skip_days: int = 0,
     timezone: str = "UTC",
     seed: int = 0,
 ) -> World:
@@ -146,7 +147,9 @@ def world_from_traces(
     realtime_priority
         Priority of the apps.
     days
-        Replay only the first days of the trace.
+        Replay only so many days of the trace.
+    skip_days
+        Leave out the first days of the trace, and of the traffic: knobs are tuned on one part and scored on another.
     timezone
         The zone of times in the traces that carry none.
     seed
@@ -155,14 +158,17 @@ def world_from_traces(
     Raises
     ------
     InputError
-        A file is not usable, a series is unknown, or no job fits the pool.
+        A file is not usable, a series is unknown, no job fits the pool, or none is left.
     """
     table = jobs if isinstance(jobs, pd.DataFrame) else read_jobs(jobs, timezone=timezone)
     table = table[(table["status"] != "running") & (block_size(table["gpus"]) <= gpus)]
     table = table.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
     if table.empty:
         raise InputError(f"no job fits {gpus} GPUs", field="gpus", fix="give a larger pool")
-    start = table["submit_time"].iloc[0].floor("h")
+    start = table["submit_time"].iloc[0].floor("h") + pd.Timedelta(days=skip_days)
+    table = table[table["submit_time"] >= start].reset_index(drop=True)
+    if table.empty:
+        raise InputError(f"no job is left after {skip_days} days", field="skip_days", fix="skip fewer days")
     submit = (table["submit_time"] - start).dt.total_seconds().to_numpy()
     if days is not None:
         kept = submit < days * 24 * HOUR
@@ -183,7 +189,9 @@ def world_from_traces(
         limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
         apps=()
         if traffic is None
-        else _apps(traffic, series, gpus, realtime_share, swap_cap, realtime_priority, hours, timezone),
+        else _apps(
+            traffic, series, gpus, realtime_share, swap_cap, realtime_priority, hours, skip_days, timezone
+        ),
         end_s=end,
     )
 
@@ -196,6 +204,7 @@ def _apps(
     swap_cap: int | None,
     priority: int,
     hours: int,
+    skip_days: int,
     timezone: str,
 ) -> tuple[RealtimeApp, ...]:
     table = read_traffic(traffic, timezone=timezone)
@@ -208,10 +217,11 @@ def _apps(
     curves = {}
     for name in wanted:
         values = table.loc[table["series_id"] == name, "value"].to_numpy(dtype=float)
-        repeats = -(-(WARM_UP_HOURS + hours) // len(values))
+        first, last = skip_days * 24, skip_days * 24 + WARM_UP_HOURS + hours
+        repeats = -(-last // len(values))
         # isolated zeros of a busy series are collection gaps, not an hour without demand
         values = np.where((values == 0) & (np.nanmedian(values) > 0), np.nan, values)
-        curves[name] = np.tile(values, repeats)[: WARM_UP_HOURS + hours]
+        curves[name] = np.tile(values, repeats)[first:last]
     filled = {name: pd.Series(v).ffill().bfill().to_numpy() for name, v in curves.items()}
     # each app has its share of the joint peak by its own peak's share of the units' sum of peaks
     normal = {name: v / v.max() for name, v in filled.items()}

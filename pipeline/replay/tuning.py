@@ -1,0 +1,219 @@
+"""The planner's knobs, chosen by replays: most value at a wanted share of unmet realtime."""
+
+import inspect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from tidegrid.errors import InputError
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay.run import Result, run_one
+from tidegrid.pipeline.replay.sweep import Task, run_tasks
+from tidegrid.pipeline.replay.world import World
+
+GRID: Mapping[str, Sequence[float]] = {
+    "demand_quantile": (0.7, 0.8, 0.9, 0.95),
+    "shortfall_weight": (4.0, 8.0, 16.0),
+    "job_quantile": (0.4, 0.5, 0.7),
+    "shortness": (0.0, 0.2, 0.5),
+    "decay": (0.95, 0.98, 1.0),
+    "rounds": (0, 5),
+}
+"""Values that are tried for each knob, in the order in which a search by coordinates takes the knobs."""
+
+UNMET_SHARE = 0.02
+PASSES = 2
+"""How often a search by coordinates goes through all knobs; it ends earlier where a pass changes nothing."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search found.
+
+    Attributes
+    ----------
+    table
+        One row a setting, in the order in which they were tried: the knobs that were searched, ``value_share`` (value
+        by its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
+        ``jct_mean_h``, ``jct_median_h``, ``wait_p95_h`` (means over worlds), ``plans``, and ``best``.
+    best
+        The best setting's knobs by name.
+    within
+        Whether it keeps the wanted share of unmet realtime; where no setting does, the best is the one with the
+        least unmet.
+    policy
+        The knobs of :class:`~tidegrid.pipeline.policy.Policy` with the best values.
+    options
+        The other best values: arguments of :func:`~tidegrid.pipeline.replay.run.run_one`.
+    """
+
+    table: pd.DataFrame
+    best: dict[str, float]
+    within: bool
+    policy: Policy
+    options: dict[str, Any]
+
+
+def tune(
+    worlds: World | Mapping[str, World],
+    grid: Mapping[str, Sequence[float]] | None = None,
+    *,
+    unmet_share: float = UNMET_SHARE,
+    base: Policy | None = None,
+    options: Mapping[str, Any] | None = None,
+    name: str = "rolling",
+    search: str = "coordinates",
+    passes: int = PASSES,
+    jobs: int = 1,
+    backend: str | None = None,
+) -> Tuning:
+    """Search the planner's knobs over replays.
+
+    Settings are compared by the mean over worlds of value by its limit, among those whose unmet realtime is at most
+    ``unmet_share`` of demand; ties go to the one that was tried first. Tune on one part of a trace and report on
+    another: knobs that are scored on what they were chosen on look better than they are.
+
+    Parameters
+    ----------
+    worlds
+        What the replays play: a world, or several by name.
+    grid
+        Values to try for each knob: fields of :class:`~tidegrid.pipeline.policy.Policy` and arguments of
+        :func:`~tidegrid.pipeline.replay.run.run_one`; :data:`GRID` where absent.
+    unmet_share
+        The wanted share of demanded realtime GPU-hours that may go unserved.
+    base, options
+        Where the search starts: the planner's knobs, and the other arguments.
+    name
+        The policy whose knobs are searched.
+    search
+        ``"coordinates"``: knob by knob, each at the best of the others so far, ``passes`` times over. ``"grid"``:
+        every combination.
+    jobs, backend
+        As for :func:`~tidegrid.pipeline.replay.sweep.sweep`.
+
+    Raises
+    ------
+    InputError
+        A knob is unknown, a value is out of its range, or the search is.
+    """
+    by_name = {"": worlds} if isinstance(worlds, World) else dict(worlds)
+    tried = dict(GRID if grid is None else grid)
+    start, further = base or Policy(), dict(options or {})
+    _check(tried, start)
+    begin = {knob: _default(knob, start, further) for knob in tried}
+    found: dict[tuple[float, ...], dict[str, Any]] = {}
+
+    def play(settings: Sequence[dict[str, float]]) -> None:
+        new = [s for s in settings if tuple(s.values()) not in found]
+        new = list({tuple(s.values()): s for s in new}.values())
+        tasks = []
+        for setting in new:
+            knobs, rest = with_knobs(setting, start, further)
+            tasks += [Task(world, name, knobs, rest) for world in by_name]
+        results = run_tasks(by_name, tasks, jobs=jobs, backend=backend)
+        for i, setting in enumerate(new):
+            mine = results[i * len(by_name) : (i + 1) * len(by_name)]
+            found[tuple(setting.values())] = {**setting, **_summary(mine)}
+
+    if search == "grid":
+        play([dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())])
+    elif search == "coordinates":
+        best = begin
+        play([best])
+        for _ in range(passes):
+            before = best
+            for knob, values in tried.items():
+                play([{**best, knob: value} for value in values])
+                best = _best(found, unmet_share, tried)
+            if best == before:
+                break
+    else:
+        raise InputError(f"{search!r} is not a search", field="search", fix="use coordinates or grid")
+    best = _best(found, unmet_share, tried)
+    table = pd.DataFrame(found.values())
+    table["best"] = [key == tuple(best.values()) for key in found]
+    policy, rest = with_knobs(best, start, further)
+    within = bool(found[tuple(best.values())]["unmet_share"] <= unmet_share)
+    return Tuning(table, best, within, policy, rest)
+
+
+def with_knobs(
+    setting: Mapping[str, float], base: Policy | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[Policy, dict[str, Any]]:
+    """Return the planner's knobs, and the other arguments of a replay, with a setting's values.
+
+    Raises
+    ------
+    InputError
+        A knob is unknown or out of its range.
+    """
+    for knob in setting:
+        if knob not in Policy.model_fields and knob not in _arguments():
+            known = ", ".join((*Policy.model_fields, *_arguments()))
+            raise InputError(f"{knob!r} is not a knob", field="knob", fix=f"use some of {known}")
+    knobs = {knob: value for knob, value in setting.items() if knob in Policy.model_fields}
+    return _with(base or Policy(), knobs), {
+        **(options or {}),
+        **{k: v for k, v in setting.items() if k not in knobs},
+    }
+
+
+def _best(
+    found: Mapping[tuple[float, ...], dict[str, Any]], unmet_share: float, knobs: Mapping[str, Any]
+) -> dict[str, float]:
+    rows = list(found.values())
+    within = [row for row in rows if row["unmet_share"] <= unmet_share]
+    most = max(within, key=lambda row: row["value_share"]) if within else None
+    row = most or min(rows, key=lambda row: row["unmet_share"])
+    return {knob: row[knob] for knob in knobs}
+
+
+def _summary(results: Sequence[Result]) -> dict[str, Any]:
+    figures = [r.figures for r in results]
+    demanded = sum(app["demanded"] for f in figures for app in f["by_app"])
+    unmet = sum(f["unmet"] for f in figures)
+    return {
+        "value_share": float(np.mean([f["value_share_of_limit"] for f in figures])),
+        "value": float(sum(f["value"] for f in figures)),
+        "unmet_share": unmet / demanded if demanded else 0.0,
+        "utilization": float(np.mean([f["utilization"] for f in figures])),
+        "jct_mean_h": float(np.mean([f["jct_h"]["mean"] for f in figures])),
+        "jct_median_h": float(np.mean([f["jct_h"]["median"] for f in figures])),
+        "wait_p95_h": float(np.mean([f["wait_h"]["p95"] for f in figures])),
+        "plans": int(sum(f["plans"] for f in figures)),
+    }
+
+
+def _arguments() -> Mapping[str, Any]:
+    """Return the further arguments of a replay and their defaults."""
+    parameters = list(inspect.signature(run_one).parameters.values())
+    return {p.name: p.default for p in parameters if p.name not in ("world", "name", "policy")}
+
+
+def _check(grid: Mapping[str, Sequence[float]], base: Policy) -> None:
+    for knob, values in grid.items():
+        if not len(values):
+            raise InputError("has no values to try", field=knob, fix="give one or more")
+        for value in values:
+            with_knobs({knob: value}, base)
+
+
+def _default(knob: str, base: Policy, options: Mapping[str, Any]) -> Any:
+    if knob in Policy.model_fields:
+        return getattr(base, knob)
+    return options.get(knob, _arguments()[knob])
+
+
+def _with(base: Policy, knobs: Mapping[str, float]) -> Policy:
+    try:
+        return Policy.model_validate({**base.model_dump(), **knobs})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise InputError(first["msg"].lower(), field=field, fix="give values that the knob allows") from None
