@@ -70,7 +70,7 @@ def window(world: World, outcome: Outcome, first_s: float, last_s: float, title:
     who = [[html.escape(str(v)) for v in row] for row in ids[grid]]
     slot = pd.Timedelta(seconds=(last_s - first_s) / WINDOW_COLUMNS)
     start = world.start + pd.Timedelta(seconds=first_s)
-    times = [f"{start + (c + 0.5) * slot:%d %b %H:%M}" for c in range(WINDOW_COLUMNS)]
+    times = [f"{start + c * slot:%d %b %H:%M}" for c in range(WINDOW_COLUMNS)]
     top = len(palette) - 1
     edges = [(i + e) / (top + 1) for i in range(top + 1) for e in (0, 1)]
     every = WINDOW_COLUMNS // 12
@@ -105,7 +105,8 @@ def overview(world: World, outcome: Outcome, title: str, name: str) -> str:
     jobs, realtime = share((grid >= 0) & (grid < n)), share(grid >= n)
     parts = zip((jobs, realtime), (PRIORITY_SHADES[6], COLOURS["realtime"][0]), strict=True)
     pixels = (1 - jobs - realtime)[..., None] * _rgb(IDLE) + sum(p[..., None] * _rgb(c) for p, c in parts)
-    days = [f"{world.start + pd.Timedelta(hours=h):%d %b}" for h in range(0, hours, 24)]
+    midnights = range(-world.start.hour % 24, hours, 24)
+    days = [f"{world.start + pd.Timedelta(hours=h):%d %b}" for h in midnights]
     every = max(1, len(days) // 12)
     picture = {
         "source": _png(pixels), "xref": "x", "yref": "y", "x": 0, "y": 0, "sizex": hours, "sizey": len(rows),
@@ -114,7 +115,7 @@ def overview(world: World, outcome: Outcome, title: str, name: str) -> str:
     layout = {
         "title": {"text": html.escape(title), "font": {"size": 14}, "x": 0.01}, "images": [picture],
         "height": int(min(420, 130 + max(60, 3 * len(rows)))),
-        "xaxis": {"range": [0, hours], "tickvals": list(range(0, hours, 24))[::every], "ticktext": days[::every],
+        "xaxis": {"range": [0, hours], "tickvals": list(midnights)[::every], "ticktext": days[::every],
                   "showgrid": False, "zeroline": False},
         "yaxis": {"range": [len(rows), 0], "title": {"text": "node"}, "showgrid": False, "zeroline": False},
     }  # fmt: skip

@@ -27,6 +27,7 @@ WAITS = (
 WAIT_SHADES = ("#dbe9dc", "#b5d6c6", "#86cdc1", "#5a92d0", "#2f6db5", "#1f3a6e")
 NEVER_SHADE = "#1c2126"
 
+MARGIN = {"l": 60, "r": 16, "t": 34, "b": 48}
 MOST_USERS = 20
 GRIDS = ("rolling", "fifo")
 """The policies whose grids are drawn, where they were played; else the first and the last."""
@@ -130,11 +131,11 @@ def _policies(results: Sequence[Result]) -> str:
 def _value_and_wait(results: Sequence[Result]) -> str:
     points = [
         {
-            "type": "scatter", "mode": "markers+text", "x": [r.figures["wait_h"]["mean"]],
-            "y": [100 * r.figures["value_share_of_limit"]], "text": [r.policy], "textposition": "top center",
-            "marker": {"size": 8 + 40 * min(0.5, r.figures["unmet_share"]), "color": _colour(i)}, "showlegend": False,
+            "type": "scatter", "mode": "markers", "x": [r.figures["wait_h"]["mean"]], "name": r.policy,
+            "y": [100 * r.figures["value_share_of_limit"]], "cliponaxis": False, "showlegend": True,
+            "marker": {"size": 10 + 80 * min(0.5, r.figures["unmet_share"]), "color": _colour(i)},
             "hovertemplate": f"{r.policy}<br>%{{y:.1f}} % of the limit, mean wait %{{x:.2f}} h, unmet realtime "
-                             f"{_percent(r.figures['unmet_share'], 2)}<extra></extra>", "cliponaxis": False,
+                             f"{_percent(r.figures['unmet_share'], 2)}<extra></extra>",
         }
         for i, r in enumerate(results)
     ]  # fmt: skip
@@ -309,40 +310,58 @@ def _etas(world: World, results: Sequence[Result]) -> str:
 
 
 def _timelines(world: World, results: Sequence[Result]) -> str:
+    tables = [timeline(world, r.outcome) for r in results]
     out = [
         _note(
-            "GPUs at work: jobs below, the apps' GPUs above them, free GPUs white up to the dashed line. Held above "
-            "the demand line is reserve, below it is unmet. The thin line is what waiting jobs ask for, cut at the top."
+            "GPUs at work: jobs below, the GPUs that apps hold above them, free ones white up to the dashed line. What "
+            "apps hold above the line of their demand is reserve; where they hold less, the rest is unmet."
         )
     ]
-    for i, r in enumerate(results):
-        table = timeline(world, r.outcome)
-        x = [f"{t:%Y-%m-%d %H:%M}" for t in table["hour"]]
-        area = {"type": "scatter", "mode": "lines", "x": x, "stackgroup": "one"}
-        line = {"type": "scatter", "mode": "lines", "x": x}
-        held = COLOURS["realtime"][2]
-        y = {name: table[name].round(2).tolist() for name in table.columns if name != "hour"}
-        demanded = (table["jobs"] + table["demanded"]).round(2).tolist()
-        traces = [
-            {**area, "y": y["jobs"], "name": "jobs", "line": {"width": 0}, "fillcolor": COLOURS["training"][2]},
-            {**area, "y": y["held"], "name": "held by realtime", "line": {"width": 0}, "fillcolor": held},
-            {**line, "y": demanded, "name": "realtime demand, on top of jobs", "customdata": y["demanded"],
-             "line": {"color": COLOURS["realtime"][0], "width": 1.2, "shape": "hv"},
-             "hovertemplate": "demand %{customdata:.0f}"},
-            {**line, "y": y["unmet"], "name": "unmet realtime", "line": {"color": "#a8002d", "width": 1.6}},
-            {**line, "y": y["waiting"], "name": "waiting GPUs", "line": {"color": "#1c2126", "width": 0.8}},
-        ]  # fmt: skip
-        if not world.apps:
-            traces = [traces[0], traces[4]]
-        roof = {"type": "line", "x0": x[0], "x1": x[-1], "y0": world.gpus, "y1": world.gpus,
-                "line": {"color": "#5c6670", "width": 1, "dash": "dash"}}  # fmt: skip
-        layout = {
-            "title": {"text": f"{html.escape(r.policy)}: GPU-hours an hour", "font": {"size": 14}, "x": 0.01},
-            "height": 280, "hovermode": "x unified", "shapes": [roof], "legend": {"orientation": "h", "y": -0.15},
-            "xaxis": {"type": "date"}, "yaxis": {"range": [0, 1.3 * world.gpus], "gridcolor": "#eee"},
-        }  # fmt: skip
-        out.append(figure_html(traces, layout, f"timeline-{i}"))
-    return "\n".join(out)
+    for i, (r, table) in enumerate(zip(results, tables, strict=True)):
+        out.append(figure_html(*_timeline(world, r.policy, table), f"timeline-{i}"))
+    waiting = [
+        {"type": "scatter", "mode": "lines", "x": _hours(table), "y": table["waiting"].round(1).tolist(),
+         "name": r.policy, "line": {"color": _colour(i), "width": 1.4}}
+        for i, (r, table) in enumerate(zip(results, tables, strict=True))
+    ]  # fmt: skip
+    layout = {
+        "title": {"text": "GPUs that waiting jobs ask for", "font": {"size": 14}, "x": 0.01}, "height": 300,
+        "hovermode": "x unified", "legend": {"orientation": "h", "y": -0.2}, "xaxis": {"type": "date"},
+        "yaxis": {"rangemode": "tozero", "gridcolor": "#eee"}, "margin": MARGIN,
+    }  # fmt: skip
+    return "\n".join([*out, figure_html(waiting, layout, "waiting")])
+
+
+def _timeline(world: World, policy: str, table: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
+    x = _hours(table)
+    y = {name: table[name].round(2).tolist() for name in table.columns if name != "hour"}
+    line = {"type": "scatter", "mode": "lines", "x": x}
+    area = {**line, "stackgroup": "one"}
+    none = {"width": 0, "shape": "hv"}
+    traces = [
+        {**area, "y": y["jobs"], "name": "jobs", "line": none, "fillcolor": COLOURS["training"][2]},
+        {**area, "y": y["held"], "name": "held by realtime", "line": none, "fillcolor": COLOURS["realtime"][2]},
+        {**line, "y": (table["jobs"] + table["demanded"]).round(2).tolist(), "name": "realtime demand, above jobs",
+         "customdata": y["demanded"], "line": {"color": COLOURS["realtime"][0], "width": 1.2, "shape": "hv"},
+         "hovertemplate": "%{customdata:.0f}"},
+        {**line, "y": y["unmet"], "name": "unmet realtime",
+         "line": {"color": "#a8002d", "width": 1.6, "shape": "hv"}},
+    ]  # fmt: skip
+    roof = {
+        "type": "line", "x0": x[0], "x1": x[-1], "y0": world.gpus, "y1": world.gpus,
+        "line": {"color": "#5c6670", "width": 1, "dash": "dash"},
+    }  # fmt: skip
+    layout = {
+        "title": {"text": f"{html.escape(policy)}: GPU-hours an hour", "font": {"size": 14}, "x": 0.01},
+        "height": 270, "hovermode": "x unified", "shapes": [roof], "xaxis": {"type": "date"}, "margin": MARGIN,
+        "legend": {"orientation": "h", "y": -0.22, "traceorder": "normal"},
+        "yaxis": {"range": [0, 1.1 * world.gpus], "gridcolor": "#eee"},
+    }  # fmt: skip
+    return traces if world.apps else traces[:1], layout
+
+
+def _hours(table: pd.DataFrame) -> list[str]:
+    return [f"{t:%Y-%m-%d %H:%M}" for t in table["hour"]]
 
 
 def _apps(results: Sequence[Result]) -> str:

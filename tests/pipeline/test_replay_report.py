@@ -1,0 +1,160 @@
+"""The report of a replay, and ``tidegrid replay`` on files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from replay_world import busy, of_jobs
+
+from tidegrid.app.commands import replay as command
+from tidegrid.app.common import run
+from tidegrid.app.replay_grid import FREE, owners
+from tidegrid.app.replay_report import write_replay_report
+from tidegrid.pipeline.replay import Result, World, replay
+from tidegrid.pipeline.replay.world import HOUR
+
+POLICIES = ["fifo", "easy_priority", "rolling", "rolling_perfect", "rolling_medians"]
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[World, list[Result]]:
+    world = busy(jobs=40, hours=14, apps=2)
+    return world, replay(world, POLICIES)
+
+
+def test_the_report_is_one_file_that_shows_every_policy_and_needs_nothing_beside_it(
+    played: tuple[World, list[Result]], tmp_path: Path
+) -> None:
+    world, results = played
+    write_replay_report(
+        world, results, tmp_path / "one.html", title="Two <apps>", notes=["From & for tests."]
+    )
+    text = (tmp_path / "one.html").read_text()
+    assert "<h1>Two &lt;apps&gt;</h1>" in text and "From &amp; for tests." in text
+    for title in (
+        "Policies",
+        "What forecasts are worth",
+        "Waits",
+        "Expected ends",
+        "Hour by hour",
+        "Realtime",
+    ):
+        assert f"<h2>{title}</h2>" in text
+    page = text.split("</script></head><body>")[1]
+    for result in results:
+        assert f'<td class="l">{result.policy}</td>' in page
+        assert f"{result.figures['value']:,.0f}" in page
+    for picture in ("overview-0", "overview-1", "window-0", "window-1", "timeline-4", "waiting", "regret"):
+        assert f'id="{picture}"' in page
+    assert "<script src" not in text and "<link" not in text and "<img src" not in page
+    write_replay_report(
+        world, results, tmp_path / "two.html", title="Two <apps>", notes=["From & for tests."]
+    )
+    assert (tmp_path / "two.html").read_bytes() == text.encode()
+
+
+@pytest.mark.parametrize(
+    "world", [of_jobs([(0, 1, 1)], hours=1), of_jobs([(0, 8, 9), (0, 8, 9)], hours=30, demand=[[0] * 30])]
+)
+def test_a_replay_of_next_to_nothing_has_a_report(world: World, tmp_path: Path) -> None:
+    write_replay_report(world, replay(world, ["fifo"]), tmp_path / "small.html", day=99)
+    assert "None of these policies tells when a job will end." in (tmp_path / "small.html").read_text()
+
+
+@pytest.mark.parametrize("k", range(len(POLICIES)))
+def test_the_grid_holds_every_gpu_hour_once(played: tuple[World, list[Result]], k: int) -> None:
+    """Blocks and apps never overlap: what the grid shows of each adds up to what it ran and held."""
+    world, results = played
+    outcome = results[k].outcome
+    columns = world.hours * 360
+    grid = owners(world, outcome, 0.0, world.end_s, columns)
+    shown = np.bincount(grid[grid != FREE], minlength=len(world.jobs) + len(world.apps)) / 360
+    end = np.minimum(outcome.start + world.duration_s, world.end_s)
+    ran = np.where(np.isfinite(outcome.start), world.block * (end - outcome.start) / HOUR, 0.0)
+    assert shown[: len(world.jobs)] == pytest.approx(ran, abs=0.05)
+    assert shown[len(world.jobs) :] == pytest.approx(outcome.held.sum(axis=1), abs=0.05)
+
+
+def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    command.register(app)
+    with pytest.raises(SystemExit) as left:
+        run(app, list(argv))
+    out, err = capsys.readouterr()
+    code = left.value.code
+    return (code if isinstance(code, int) else 1 if code else 0), out, err
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("traces")
+    world = busy(jobs=80, hours=48)
+    world.jobs[["job_id", "kind", "status", "submit_time", "duration_s", "gpus", "user"]].to_csv(
+        folder / "jobs.csv", index=False
+    )
+    hours = pd.date_range("2026-01-01", periods=15 * 24, freq="h", tz="UTC")
+    value = 100 + 50 * np.sin(2 * np.pi * np.arange(len(hours)) / 24)
+    pd.DataFrame({"series_id": "chat", "timestamp": hours, "value": value}).to_csv(
+        folder / "traffic.csv", index=False
+    )
+    return str(folder / "jobs.csv"), str(folder / "traffic.csv")
+
+
+def test_the_command_plays_prints_and_writes_the_report(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, traffic = files
+    report = tmp_path / "replay.html"
+    two = ("--gpus", "16", "--policy", "fifo", "--policy", "rolling_perfect")
+    code, text, _ = call(capsys, jobs, "--traffic", traffic, *two, "--report", str(report))
+    assert code == 0 and "rolling_perfect" in text and "of the limit" in text
+    page = report.read_text()
+    assert "Replay of jobs.csv" in page and "traffic.csv: chat." in page
+    code, text, _ = call(capsys, jobs, "--traffic", traffic, *two, "--skip-days", "1", "--json")
+    found = json.loads(text)["policies"]
+    assert code == 0 and list(found) == ["fifo", "rolling_perfect"]
+    assert found["fifo"]["jobs"] < 80 and found["fifo"]["by_user"] and found["fifo"]["by_size"]
+
+
+def test_the_command_searches_knobs(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, traffic = files
+    out = tmp_path / "knobs.json"
+    tune = ("--gpus", "16", "--days", "0.7", "--tune", "--policy", "rolling_perfect_demand")
+    tries = ("--try", "job_quantile=0.5,0.8", "--try", "shortness=0,0.2")
+    code, text, _ = call(capsys, jobs, "--traffic", traffic, *tune, *tries, "--out", str(out))
+    assert code == 0 and "best: --set job_quantile=" in text
+    knobs = json.loads(out.read_text())
+    assert knobs["job_quantile"] in (0.5, 0.8)
+    code, text, _ = call(
+        capsys, jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
+    )
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--try", "decay=1"], "--tune"),
+        (["--tune", "--try", "magic=1"], "magic"),
+        (["--tune", "--try", "decay=high"], "decay=high"),
+        (["--tune", "--try", "decay=7"], "decay"),
+        (["--tune", "--report", "x.html"], "--tune"),
+        (["--set", "magic=1"], "magic"),
+        (["--backend", "dask"], "--scheduler"),
+        (["--backend", "nowhere"], "nowhere"),
+        (["--backend", "loky", "--scheduler", "tcp://127.0.0.1:1"], "--backend"),
+        (["--skip-days", "400"], "skip_days"),
+        (["--policy", "magic"], "magic"),
+    ],
+)
+def test_a_wrong_option_is_named_in_one_line(
+    files: tuple[str, str], argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(capsys, files[0], "--gpus", "16", *argv)
+    assert code == 2
+    assert named in err and err.count("\n") == 1 and "Traceback" not in err

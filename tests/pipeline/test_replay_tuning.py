@@ -1,0 +1,68 @@
+"""The search over the planner's knobs."""
+
+import pytest
+from replay_world import busy
+
+from tidegrid.errors import InputError
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay import replay
+from tidegrid.pipeline.replay.tuning import tune, with_knobs
+
+KNOBS = {"job_quantile": (0.5, 0.8), "shortness": (0.0, 0.2)}
+
+
+def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> None:
+    world = busy(jobs=20, hours=10)
+    found = tune(world, KNOBS, name="rolling_perfect_demand", search="grid", unmet_share=1.0)
+    assert len(found.table) == 4
+    assert found.within
+    for row in found.table.to_dict(orient="records"):
+        policy = Policy(job_quantile=row["job_quantile"])
+        alone = replay(world, ["rolling_perfect_demand"], policy, shortness=row["shortness"])[0].figures
+        assert row["value"] == alone["value"]
+        assert row["unmet_share"] == pytest.approx(alone["unmet_share"])
+        assert row["jct_mean_h"] == alone["jct_h"]["mean"]
+    best = found.table[found.table["best"]]
+    assert len(best) == 1
+    assert best["value_share"].iloc[0] == found.table["value_share"].max()
+    assert found.best == {k: best[k].iloc[0] for k in KNOBS}
+    assert found.policy.job_quantile == found.best["job_quantile"]
+    assert found.options["shortness"] == found.best["shortness"]
+
+
+def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() -> None:
+    worlds = {"a": busy(1, jobs=15, hours=8), "b": busy(2, jobs=15, hours=8)}
+    base = Policy(job_quantile=0.5)
+    found = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
+    first = found.table.iloc[0]
+    assert (first["job_quantile"], first["shortness"]) == (0.5, 0.2)
+    assert found.table["value_share"].max() >= first["value_share"]
+    assert not found.table.duplicated(list(KNOBS)).any()
+    again = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
+    assert found.table.equals(again.table)
+
+
+def test_where_no_setting_keeps_the_share_the_least_unmet_is_the_best() -> None:
+    found = tune(
+        busy(jobs=15, hours=8),
+        {"shortfall_weight": (0.0, 8.0)},
+        name="rolling_perfect_durations",
+        unmet_share=0.0,
+    )
+    best = found.table[found.table["best"]].iloc[0]
+    assert best["unmet_share"] == found.table["unmet_share"].min()
+    assert found.within == (best["unmet_share"] == 0)
+
+
+def test_knobs_that_do_not_exist_or_cannot_be_are_named() -> None:
+    with pytest.raises(InputError, match="magic"):
+        tune(busy(jobs=2), {"magic": (1.0,)})
+    with pytest.raises(InputError, match="decay"):
+        tune(busy(jobs=2), {"decay": (2.0,)})
+    with pytest.raises(InputError, match="no values"):
+        tune(busy(jobs=2), {"decay": ()})
+    with pytest.raises(InputError, match="random"):
+        tune(busy(jobs=2), {"decay": (1.0,)}, search="random")
+    policy, options = with_knobs({"decay": 0.9, "rounds": 3}, options={"shortness": 0.1})
+    assert policy.decay == 0.9
+    assert options == {"shortness": 0.1, "rounds": 3}
