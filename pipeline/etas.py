@@ -1,12 +1,12 @@
 """Expected start and end of each job, with a band: the plan's order replayed under drawn durations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.pipeline.problem import is_down
-from tidegrid.scheduler import Plan, Problem
+from tidegrid.scheduler import Placement, Plan, Problem
 
 DRAWS = 400
 """Drawn futures; the 5th and 95th percentile of 400 draws have a standard error of about one percent in level."""
@@ -43,33 +43,16 @@ def eta_table(
     """
     rng = np.random.default_rng(seed)
     step_h = problem.step_minutes / 60
-    jobs = {job.id: job for job in problem.jobs}
-    working = (p for p in plan.placements if not is_down(p.job))
-    placements = sorted(working, key=lambda p: (p.start, p.pool, p.first_gpu))
-    app_busy = _app_cells(plan, problem)
-    free_at: dict[tuple[str, int], np.ndarray] = {}
-    rows = []
-    for p in placements:
-        job = jobs[p.job]
+    drawn = {}
+    for p in in_order(plan):
         known = hours.get((p.job, p.pool, p.gpus))
         uniform = rng.random(DRAWS)
         if known is None:
-            durations = np.full(DRAWS, float(p.steps))
+            drawn[p.job] = np.full(DRAWS, float(p.steps))
         else:
-            durations = np.exp(np.interp(uniform, levels, np.log(np.maximum(known, 1e-6)))) / step_h
-        if job.running is not None:
-            starts = np.zeros(DRAWS)
-        else:
-            starts = np.full(DRAWS, float(job.earliest))
-            for gpu in range(p.first_gpu, p.first_gpu + p.gpus):
-                before = free_at.get((p.pool, gpu))
-                if before is not None:
-                    starts = np.maximum(starts, before)
-                if p.start > 0 and (p.pool, gpu, p.start - 1) in app_busy:
-                    starts = np.maximum(starts, float(p.start))
-        ends = starts + durations
-        for gpu in range(p.first_gpu, p.first_gpu + p.gpus):
-            free_at[p.pool, gpu] = ends
+            drawn[p.job] = np.exp(np.interp(uniform, levels, np.log(np.maximum(known, 1e-6)))) / step_h
+    rows = []
+    for p, starts, ends in follow(problem, plan, drawn):
         row = {
             "job": p.job,
             "pool": p.pool,
@@ -78,11 +61,47 @@ def eta_table(
             "start": _instant(problem, p.start),
             "end": _instant(problem, p.start + p.steps),
         }
-        for name, drawn in (("start", starts), ("end", ends)):
+        for name, when in (("start", starts), ("end", ends)):
             for level in (0.1, 0.5, 0.9):
-                row[f"{name}_q{level:g}"] = _instant(problem, float(np.quantile(drawn, level)))
+                row[f"{name}_q{level:g}"] = _instant(problem, float(np.quantile(when, level)))
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def in_order(plan: Plan) -> list[Placement]:
+    """Return the placements of jobs by planned start; GPUs that are down are none."""
+    working = (p for p in plan.placements if not is_down(p.job))
+    return sorted(working, key=lambda p: (p.start, p.pool, p.first_gpu))
+
+
+def follow(
+    problem: Problem, plan: Plan, drawn: Mapping[str, np.ndarray]
+) -> Iterator[tuple[Placement, np.ndarray, np.ndarray]]:
+    """Yield each placement with its starts and ends, in steps, in futures where jobs take as long as drawn.
+
+    Parameters
+    ----------
+    drawn
+        For each placed job its durations (of a running job: the rest) in steps, shape (draws,).
+    """
+    jobs = {job.id: job for job in problem.jobs}
+    app_busy = _app_cells(plan, problem)
+    draws = len(next(iter(drawn.values()))) if drawn else 0
+    free_at = {pool.id: np.zeros((pool.gpus, draws)) for pool in problem.pools}
+    for p in in_order(plan):
+        job = jobs[p.job]
+        block = slice(p.first_gpu, p.first_gpu + p.gpus)
+        if job.running is not None:
+            starts = np.zeros(draws)
+        else:
+            starts = np.maximum(free_at[p.pool][block].max(axis=0), float(job.earliest))
+            if p.start > 0 and any(
+                (p.pool, gpu, p.start - 1) in app_busy for gpu in range(p.first_gpu, p.first_gpu + p.gpus)
+            ):
+                starts = np.maximum(starts, float(p.start))
+        ends = starts + drawn[p.job]
+        free_at[p.pool][block] = ends
+        yield p, starts, ends
 
 
 def _instant(problem: Problem, step: float) -> pd.Timestamp:

@@ -6,16 +6,19 @@ from typing import Any
 import numpy as np
 
 from tidegrid.pipeline.estimates import LEVELS, interpolate
+from tidegrid.pipeline.etas import follow
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.oracles import Demand, Durations, remaining_hours
 from tidegrid.pipeline.replay.queues import find_block
 from tidegrid.pipeline.replay.world import HOUR, World
-from tidegrid.scheduler import Problem, solve
+from tidegrid.scheduler import Plan, Problem, solve
 from tidegrid.swaps import ramp
 
 MINUTE = 60.0
 CANDIDATES = 120
 """Waiting jobs that one plan looks at, the best by priority and length: more would not start in its first step."""
+DRAWS = 100
+"""Futures that an expected end at submission is taken from."""
 
 
 @dataclass
@@ -98,8 +101,11 @@ class Rolling:
             np.zeros((apps, world.hours)),
             np.zeros((apps, world.hours)),
             eta=np.full((n, 3), np.nan),
+            eta_submit=np.full((n, 3), np.nan),
             first=self.first,
         )
+        # a job's luck, drawn once: what its duration is in each of the futures that an ETA looks at
+        self.luck = np.random.default_rng(0).random((n, DRAWS))
         self.true = world.demand()
         self.told_until = 0.0
 
@@ -203,6 +209,7 @@ class Rolling:
                     self.start[j] = now
                     self.first[j] = p.first_gpu
                     self.busy[p.first_gpu : p.first_gpu + p.gpus] = True
+        self._tell(now, problem, plan, chosen)
         if started:
             told = self.durations.hours[started][:, [LEVELS.index(level) for level in (0.1, 0.5, 0.9)]]
             self.outcome.eta[started] = now + told * HOUR
@@ -210,6 +217,31 @@ class Rolling:
             self.waiting = [j for j in self.waiting if j not in gone]
             self.running += started
         return started
+
+    def _tell(self, now: float, problem: Problem, plan: Plan, chosen: dict[str, int]) -> None:
+        """Tell each waiting job when it will end, at the first plan that has a place for it."""
+        placed = [p.job for p in plan.placements if p.job in chosen]
+        new = {name for name in placed if np.isnan(self.outcome.eta_submit[chosen[name], 1])}
+        if not new:
+            return
+        step = problem.step_minutes * MINUTE
+        running = np.array(self.running, np.int64)
+        drawn = {}
+        if len(running):
+            elapsed = (now - self.start[running]) / HOUR
+            quantiles = self.durations.hours[running]
+            rest = np.stack(
+                [remaining_hours(quantiles, np.array(LEVELS), elapsed, x) for x in LEVELS], axis=1
+            )
+            drawn = {f"r{j}": self._draw(j, rest[k]) * HOUR / step for k, j in enumerate(self.running)}
+        for name in placed:
+            drawn[name] = self._draw(chosen[name], self.durations.hours[chosen[name]]) * HOUR / step
+        for p, _, ends in follow(problem, plan, drawn):
+            if p.job in new:
+                self.outcome.eta_submit[chosen[p.job]] = now + step * np.quantile(ends, (0.1, 0.5, 0.9))
+
+    def _draw(self, job: int, hours: np.ndarray) -> np.ndarray:
+        return np.exp(np.interp(self.luck[job], LEVELS, np.log(np.maximum(hours, 1e-6))))
 
     def _problem(self, now: float) -> tuple[Problem, dict[str, int]]:
         world, policy = self.world, self.policy
