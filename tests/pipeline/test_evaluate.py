@@ -40,7 +40,7 @@ def changed_after(history: History, instant: pd.Timestamp) -> History:
     return History(jobs, traffic, checked=True)
 
 
-@pytest.mark.parametrize("name", ["recurring", "quantization", "batch_inference", "realtime"])
+@pytest.mark.parametrize("name", ["recurring", "training", "quantization", "batch_inference", "realtime"])
 def test_nothing_that_became_known_later_changes_an_answer(sample: Any, name: str) -> None:
     """Case D4: the answers given before an instant are the same to the bit."""
     whole = History(sample.history.jobs, sample.history.traffic, checked=True)
