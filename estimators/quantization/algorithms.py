@@ -161,6 +161,9 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 """The algorithms with constants; ``other`` answers for every name that is not among them."""
 
+COMMON = ("gptq", "awq", "bitsandbytes")
+"""The algorithms that many have timed: their spreads are calibrated together, apart from all others'."""
+
 ALIASES = {
     "bnb": "bitsandbytes",
     "nf4": "bitsandbytes",

@@ -9,7 +9,7 @@ import pandas as pd
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
 from tidegrid.estimators.effects import Effects
-from tidegrid.estimators.quantization.algorithms import find
+from tidegrid.estimators.quantization.algorithms import COMMON, find
 from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
 from tidegrid.estimators.training.gpus import find as find_gpu
 from tidegrid.models import Bundle
@@ -22,6 +22,15 @@ USABLE = 0.92
 
 SMALL_GPU_HOURS = 0.25
 """Margined GPU-hours below which a run is not worth a GPU-hour of its own."""
+
+STRETCH = (0.5, 2.0)
+"""How far sources left out may narrow or widen the shipped spreads: they are few, and kinder than users' reports."""
+
+MOST_LEFT_OUT = 100
+"""Sources left out at most, evenly from their names in order: each costs a fit."""
+
+CALIBRATED = 0.9
+"""The level at which sources left out calibrate the spread of a site that nobody has seen."""
 
 
 class QuantizationEstimator(Estimator):
@@ -90,13 +99,19 @@ class QuantizationEstimator(Estimator):
         """
         checked = checked_features(X, self.features)
         hours, seen = _targets(X, y, observed)
-        effects = Effects()
+        effects, stretch = Effects(), {}
         if len(X):
-            minutes, _ = prior_minutes(checked)
+            minutes, extra = prior_minutes(checked)
             groups, between, within = self._groups(checked)
             residual = np.log(np.maximum(hours * 60.0, 1.0 / 60.0) / minutes)
-            effects.learn(groups, checked["source"].to_numpy(), residual, seen, between, within)
-        self.effects_ = effects
+            sites, own = checked["source"].to_numpy(), self._row_variance(checked, extra)
+            effects.learn(groups, sites, residual, seen, between, within)
+            for common in (True, False):
+                at = (_is_common(checked) == common) & (sites != "")
+                z = _left_out(groups[at], sites[at], residual[at], seen[at], between[at], within[at], own[at])
+                use = seen[at] & np.isfinite(z)
+                stretch[_family(common)] = _stretch(z[use], sites[at][use])
+        self.effects_, self.stretch_ = effects, stretch
         return self
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
@@ -175,7 +190,8 @@ class QuantizationEstimator(Estimator):
 
     def to_bundle(self) -> Bundle:
         """Return parameters and the learnt offsets as plain data."""
-        state = {"groups": self.effects_.groups} if hasattr(self, "effects_") else {}
+        fitted = hasattr(self, "effects_")
+        state = {"groups": self.effects_.groups, "stretch": self.stretch_} if fitted else {}
         return Bundle(self.name, self.get_params(deep=False), state)
 
     @classmethod
@@ -184,6 +200,7 @@ class QuantizationEstimator(Estimator):
         out = cls(**bundle.params)
         if "groups" in bundle.state:
             out.effects_ = Effects(dict(bundle.state["groups"]))
+            out.stretch_ = dict(bundle.state.get("stretch", {}))
         return out
 
     def _groups(self, checked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -207,10 +224,63 @@ class QuantizationEstimator(Estimator):
         ]
         offset = np.array([a[0] for a in answers], dtype=float)
         variance = np.array([a[1] for a in answers], dtype=float)
-        # the mixture's own spread is part of the group's; what a row adds is its GPUs
-        row = np.maximum(extra**2 - np.where(is_mixture(checked), MOE_SD**2, 0.0), 0.0)
         rows = np.array([a[2] for a in answers], dtype=int)
-        return np.log(minutes / 60.0) + offset, np.sqrt(variance + row), rows
+        sd = np.sqrt(variance + self._row_variance(checked, extra))
+        # sources left out say how far a new one lies; a site with runs of its own has its own spread
+        stretch = getattr(self, "stretch_", {})
+        factor = np.array([stretch.get(_family(common), 1.0) for common in _is_common(checked)])
+        return np.log(minutes / 60.0) + offset, np.where(rows > 0, sd, sd * factor), rows
+
+    def _row_variance(self, checked: pd.DataFrame, extra: np.ndarray) -> np.ndarray:
+        # the mixture's own spread is part of the group's; what a row adds is its GPUs
+        return np.maximum(extra**2 - np.where(is_mixture(checked), MOE_SD**2, 0.0), 0.0)
+
+
+def _is_common(checked: pd.DataFrame) -> np.ndarray:
+    return np.array([find(name).name in COMMON for name in checked["algorithm"]], dtype=bool)
+
+
+def _family(common: bool) -> str:
+    return "common" if common else "others"
+
+
+def _left_out(
+    group: np.ndarray,
+    site: np.ndarray,
+    residual: np.ndarray,
+    seen: np.ndarray,
+    between: np.ndarray,
+    within: np.ndarray,
+    row: np.ndarray,
+) -> np.ndarray:
+    """Return how many standard deviations each run lies above what all other sites foretell; NaN if not left out."""
+    z = np.full(len(residual), np.nan)
+    names = sorted(set(site))
+    for name in names[:: -(-len(names) // MOST_LEFT_OUT) or 1]:
+        rest, effects = site != name, Effects()
+        effects.learn(group[rest], site[rest], residual[rest], seen[rest], between[rest], within[rest])
+        for i in np.flatnonzero(~rest):
+            offset, variance, _ = effects.answer(group[i], name, between[i], within[i])
+            z[i] = (residual[i] - offset) / np.sqrt(variance + row[i])
+    return z
+
+
+def _stretch(z: np.ndarray, site: np.ndarray) -> float:
+    """Return the factor on the spread with which a share ``CALIBRATED`` of runs of a new site would be covered.
+
+    Conformal prediction with whole sites left out, each site counting alike (Dunn, Wasserman and Ramdas 2022,
+    pooling the sites' distributions): of n sites the level asked for is CALIBRATED (n + 1) / n. 1 where that is out
+    of reach: with fewer than nine sites the shipped spread stands.
+    """
+    from scipy.stats import norm
+
+    names, counts = np.unique(site, return_counts=True)
+    if not len(names) or (level := CALIBRATED * (len(names) + 1) / len(names)) > 1.0:
+        return 1.0
+    weight = 1.0 / (len(names) * counts[np.searchsorted(names, site)])
+    order = np.argsort(z, kind="stable")
+    at = min(int(np.searchsorted(np.cumsum(weight[order]), level - 1e-9)), len(z) - 1)
+    return float(np.clip(z[order][at] / norm.ppf(CALIBRATED), *STRETCH))
 
 
 def _targets(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
