@@ -1,6 +1,6 @@
 """``replay``: a trace played against planning policies that do not see its durations or its demand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,12 +114,22 @@ def replay(
         policy, options = with_knobs(given, Policy.read(knobs) if knobs else None)
         if tune:
             name = policies[0] if policies else "rolling"
-            step(f"searching the knobs of {name} on {len(world.jobs):,} jobs")
-            _tune(world, name, policy, options, tries or [], unmet, out, jobs, backend, json_)
+            what = f"searching the knobs of {name} on {len(world.jobs):,} jobs"
+            step(what)
+
+            def told(done: int) -> None:
+                step(f"{what}: {done} replays played")
+
+            _tune(world, name, policy, options, tries or [], unmet, out, jobs, backend, json_, told)
             return
         names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
-        step(f"playing {len(world.jobs):,} jobs against {', '.join(names)}")
-        results = list(sweep({"": world}, names, policy, jobs=jobs, backend=backend, **options).values())
+        what = f"playing {len(world.jobs):,} jobs against {', '.join(names)}"
+        step(what)
+        found = sweep(
+            {"": world}, names, policy, jobs=jobs, backend=backend,
+            each=lambda done: step(f"{what}: {done} of {len(names)} played"), **options,
+        )  # fmt: skip
+        results = list(found.values())
         if report:
             step(f"drawing {report}")
             _report(world, results, report, trace, traffic, equal, day)
@@ -225,14 +235,16 @@ def _tune(
     jobs: int,
     backend: str | None,
     json_: bool,
+    each: Callable[[int], None],
 ) -> None:
     from tidegrid.files import write_json
     from tidegrid.pipeline.replay.tuning import tune
 
     grid = dict(map(_values, tries)) or None
     found = tune(
-        world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend
-    )
+        world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend,
+        each=each,
+    )  # fmt: skip
     if out is not None:
         write_json(out, found.policy.model_dump())
     if json_:

@@ -1,6 +1,6 @@
 """Many replays as one call: worlds × policies × knobs, on processes of this machine or on a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ def sweep(
     *,
     jobs: int = 1,
     backend: str | None = None,
+    each: Callable[[int], None] | None = None,
     **options: Any,
 ) -> dict[tuple[str, str], Result]:
     """Replay every world under every policy, as one joblib call.
@@ -56,6 +57,8 @@ def sweep(
     backend
         A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
         Ray where it is registered.
+    each
+        Called after each replay with the number of those that are done.
     options
         Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`.
 
@@ -70,12 +73,17 @@ def sweep(
         A policy is unknown.
     """
     tasks = [Task(world, policy, knobs, options) for world in worlds for policy in policies]
-    results = run_tasks(worlds, tasks, jobs=jobs, backend=backend)
+    results = run_tasks(worlds, tasks, jobs=jobs, backend=backend, each=each)
     return {(task.world, task.policy): result for task, result in zip(tasks, results, strict=True)}
 
 
 def run_tasks(
-    worlds: Mapping[str, World], tasks: Sequence[Task], *, jobs: int = 1, backend: str | None = None
+    worlds: Mapping[str, World],
+    tasks: Sequence[Task],
+    *,
+    jobs: int = 1,
+    backend: str | None = None,
+    each: Callable[[int], None] | None = None,
 ) -> list[Result]:
     """Run replays through joblib and return their results in the order of the tasks.
 
@@ -96,7 +104,7 @@ def run_tasks(
             )
     calls = [delayed(run_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
     if backend is None:
-        return list(Parallel(n_jobs=jobs)(calls))
+        return _collect(Parallel(n_jobs=jobs, return_as="generator")(calls), each)
     try:
         config = parallel_config(backend=backend)
     except (ImportError, ValueError) as error:
@@ -108,4 +116,13 @@ def run_tasks(
         ) from None
     with config:
         # a backend of workers elsewhere has as many as its scheduler has
-        return list(Parallel(n_jobs=-1, batch_size=1)(calls))
+        return _collect(Parallel(n_jobs=-1, batch_size=1, return_as="generator")(calls), each)
+
+
+def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> list[Result]:
+    out = []
+    for result in results:
+        out.append(result)
+        if each is not None:
+            each(len(out))
+    return out

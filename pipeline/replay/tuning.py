@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,7 @@ def tune(
     passes: int = PASSES,
     jobs: int = 1,
     backend: str | None = None,
+    each: Callable[[int], None] | None = None,
 ) -> Tuning:
     """Search the planner's knobs over replays.
 
@@ -96,6 +97,8 @@ def tune(
         every combination.
     jobs, backend
         As for :func:`~tidegrid.pipeline.replay.sweep.sweep`.
+    each
+        Called after each replay with the number of those that are done.
 
     Raises
     ------
@@ -116,7 +119,9 @@ def tune(
         for setting in new:
             knobs, rest = with_knobs(setting, start, further)
             tasks += [Task(world, name, knobs, rest) for world in by_name]
-        results = run_tasks(by_name, tasks, jobs=jobs, backend=backend)
+        done = len(found) * len(by_name)
+        told = None if each is None else lambda count: each(done + count)
+        results = run_tasks(by_name, tasks, jobs=jobs, backend=backend, each=told)
         for i, setting in enumerate(new):
             mine = results[i * len(by_name) : (i + 1) * len(by_name)]
             found[tuple(setting.values())] = {**setting, **_summary(mine)}

@@ -45,9 +45,11 @@ def test_two_dask_workers_give_the_results_of_one_process(
 ) -> None:
     distributed: Any = pytest.importorskip("distributed")
     with distributed.Client(scheduler) as client:
-        found = sweep(WORLDS, POLICIES, backend="dask")
+        counted: list[int] = []
+        found = sweep(WORLDS, POLICIES, backend="dask", each=counted.append)
         done = client.run(lambda dask_worker: dask_worker.state.executed_count)
     assert len(found) == 8
+    assert counted == list(range(1, 9))
     assert same(alone, found)
     assert len(done) == 2
     assert all(count > 0 for count in done.values())

@@ -13,7 +13,7 @@ from tidegrid.app.commands import replay as command
 from tidegrid.app.common import run
 from tidegrid.app.replay_grid import FREE, owners
 from tidegrid.app.replay_report import write_replay_report
-from tidegrid.pipeline.replay import Result, World, replay
+from tidegrid.pipeline.replay import Result, World, replay, world_from_traces
 from tidegrid.pipeline.replay.world import HOUR
 
 POLICIES = ["fifo", "easy_priority", "rolling", "rolling_perfect", "rolling_medians"]
@@ -158,3 +158,13 @@ def test_a_wrong_option_is_named_in_one_line(
     code, _, err = call(capsys, files[0], "--gpus", "16", *argv)
     assert code == 2
     assert named in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_days_that_are_skipped_are_skipped_in_jobs_and_in_traffic(files: tuple[str, str]) -> None:
+    whole = world_from_traces(*files, gpus=16, days=1.5)
+    later = world_from_traces(*files, gpus=16, days=0.5, skip_days=1)
+    assert later.start == whole.start + pd.Timedelta(days=1)
+    kept = whole.submit_s >= 24 * HOUR
+    assert np.allclose(later.submit_s, whole.submit_s[kept] - 24 * HOUR)
+    assert (later.duration_s == whole.duration_s[kept]).all()
+    assert (later.demand() == whole.demand()[:, 24:]).all()
