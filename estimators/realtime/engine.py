@@ -10,8 +10,8 @@ from tidegrid.estimators.realtime.combine import LEADS, combine, member_weights,
 from tidegrid.estimators.realtime.curve import Curve, weekly_curve
 from tidegrid.estimators.realtime.holidays import holiday_factor
 from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
-from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, STEADY, run_members
-from tidegrid.estimators.realtime.shifts import level_shift
+from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, SETTINGS, STEADY, run_members
+from tidegrid.estimators.realtime.shifts import level_shift, odd_days
 
 WEEK = 168
 ORIGINS = 14
@@ -22,6 +22,9 @@ SHORTEST = 72
 
 GROWN = 2 * WEEK
 """Hours from which a series stands on its own."""
+
+BORROWED = 3.0
+"""How much the borrowed curve counts at equal loss: to a young series it alone tells of the days still to come."""
 
 JUDGED = 48
 """Leads by which members are weighed."""
@@ -72,8 +75,8 @@ class Learnt:
         New level over the old.
     judged : int
         ``length`` when members were last judged and errors collected.
-    holt : ndarray of shape (2, 4)
-        Smoothing parameters of the Holt-Winters members.
+    settings : ndarray of shape (SETTINGS,)
+        Parameters and coefficients of the members when they were last fitted.
     """
 
     local0: int
@@ -93,7 +96,7 @@ class Learnt:
     shift_h: int
     shift_ratio: float
     judged: int
-    holt: np.ndarray
+    settings: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,12 @@ def at_present_level(values: np.ndarray) -> tuple[np.ndarray, int, float]:
     if not shift:
         return values, 0, 1.0
     return np.concatenate([values[:shift] * ratio, values[shift:]]), shift, ratio
+
+
+def without_odd_days(x: np.ndarray, local0: int) -> np.ndarray:
+    """Return the series with odd days filled from its rhythm, to be learnt from; members are judged on what came."""
+    odd = odd_days(x, local0)
+    return fill(np.where(odd, np.nan, x)) if odd.any() else x
 
 
 def origins(length: int) -> np.ndarray:
@@ -182,7 +191,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
         shift_h=0,
         shift_ratio=1.0,
         judged=n,
-        holt=np.zeros((2, 4)),
+        settings=np.full(SETTINGS, np.nan),
     )
     scale = float(values.mean()) if n else 0.0
     if n < SHORTEST or scale == 0.0:
@@ -191,8 +200,9 @@ def learn(series: Series, pool: Pool) -> Learnt:
     values, shift, ratio = at_present_level(values)
     scale = float(values.mean())
     x = np.round(values / scale, 12)
+    plain = without_odd_days(x, local0)
     ends = origins(n)
-    paths, holt = run_members(x, ends)
+    paths, settings = run_members(plain, ends)
     extra = (
         borrowed_paths(x, ends, local0, HORIZON, pool)
         if n < GROWN
@@ -200,9 +210,9 @@ def learn(series: Series, pool: Pool) -> Learnt:
     )
     paths = np.concatenate([paths, extra])
     errors = past_errors(x, known, ends[:-1], paths[:, :-1])
-    weights = member_weights(errors, np.append(PRIOR, 1.0), np.append(STEADY, False))
+    weights = member_weights(errors, np.append(PRIOR, BORROWED), np.append(STEADY, False))
     if not weights.any():
-        usable = np.isfinite(paths[:, -1]).all(axis=1) * np.append(PRIOR, 1.0)
+        usable = np.isfinite(paths[:, -1]).all(axis=1) * np.append(PRIOR, BORROWED)
         weights = np.tile(usable / usable.sum(), (len(LEADS), 1))
     combined = combine(paths, weights)
     own = past_errors(x, known, ends[:-1], combined[:-1])
@@ -231,7 +241,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
         chosen=chosen,
         shift_h=n - shift if shift else 0,
         shift_ratio=ratio,
-        holt=holt,
+        settings=settings,
     )
 
 
@@ -252,8 +262,8 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     if bool(shift) != bool(learnt.shift_h):
         return learn(series, pool)
     scale = float(values.mean())
-    x = np.round(values / scale, 12)
-    paths, _ = run_members(x, np.array([n]), learnt.holt)
+    x = without_odd_days(np.round(values / scale, 12), learnt.local0)
+    paths, _ = run_members(x, np.array([n]), learnt.settings)
     paths = np.concatenate([paths, np.full((1, *paths.shape[1:]), np.nan)])
     point = combine(paths, learnt.weights)[0]
     if learnt.chosen in BASELINES:

@@ -33,7 +33,7 @@ def _solve(d, start, end, lags, ridge, weight, row):
 
 
 @njit(cache=True, nogil=True)
-def autoregression(x, base, lags, ridge, rounds, refits, ends, horizon, low, high, out):
+def autoregression(x, base, lags, ridge, rounds, refits, ends, horizon, low, high, beta, out):
     """Autoregression of ``x[t] - x[t - base]`` on its own lags, carried forward one hour after another.
 
     Parameters
@@ -50,11 +50,14 @@ def autoregression(x, base, lags, ridge, rounds, refits, ends, horizon, low, hig
         1 for least squares; more for as many rounds of reweighting towards the least absolute loss, a row's weight
         being one over its last absolute residual (floored at 0.3 of the mean one).
     refits : ndarray of int
-        Positions in ``ends`` at which the coefficients are learnt anew, ascending, the first 0.
+        Positions in ``ends`` at which the coefficients are learnt anew, ascending, the first 0; empty where ``beta``
+        is to be used as it is.
     ends : ndarray of int
         Forecast origins, ascending; only ``x[:end]`` is used for each.
     low, high : float
         Bounds of what a forecast may be; recursion cannot run away past them.
+    beta : ndarray of shape (len(lags) + 1,)
+        Coefficients of the lags and the constant, NaN where there are none yet; receives the last ones.
     out : ndarray of shape (len(ends), horizon)
         Receives the forecasts; left NaN where the past is too short.
     """
@@ -65,24 +68,23 @@ def autoregression(x, base, lags, ridge, rounds, refits, ends, horizon, low, hig
     d = np.zeros(n)
     for t in range(base, n):
         d[t] = x[t] - x[t - base] if base > 0 else x[t]
-    beta = np.zeros(width)
     row = np.empty(width)
     path = np.empty(n + horizon)
     diff = np.empty(n + horizon)
     next_fit = 0
-    fitted = False
+    fitted = len(refits) == 0
     for o in range(len(ends)):
         end = ends[o]
         due = next_fit < len(refits) and refits[next_fit] == o
         if due:
             next_fit += 1
-        if end - start < 2 * width:
+        if end - start < 2 * width or (fitted and np.isnan(beta[0])):
             continue
         if due or not fitted:
             fitted = True
             weight = np.ones(end)
             for turn in range(rounds):
-                beta = _solve(d, start, end, lags, ridge, weight, row)
+                beta[:] = _solve(d, start, end, lags, ridge, weight, row)
                 if turn == rounds - 1:
                     break
                 total = 0.0

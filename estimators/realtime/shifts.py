@@ -80,3 +80,61 @@ def _clearest(logs):
             found = day
             size = change
     return found, size
+
+
+ODD_OTHERS = 3
+"""Same weekdays of other weeks that must tell what is usual before a day can be called odd."""
+
+ODD_RUN = 3
+"""Days in a row that may be odd together: a long weekend; more of them are a new level."""
+
+
+def odd_days(values: np.ndarray, local0: int) -> np.ndarray:
+    """Return which hours lie on an odd day, bool of shape (n,): a day unlike its weekday after which all was as before.
+
+    A holiday without a calendar, a strike, a storm: such a day says nothing of the same weekday a week later. The
+    last days are never odd, since whether they pass is not known yet. The measures are those of a level shift.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Demand an hour, gaps filled.
+    local0 : int
+        Local hour of the first.
+    """
+    odd = np.zeros(len(values), dtype=bool)
+    start = -local0 % DAY
+    days = (len(values) - start) // DAY
+    if days < (ODD_OTHERS + 1) * WEEK_DAYS:
+        return odd
+    sums = values[start : start + days * DAY].reshape(days, DAY).sum(axis=1)
+    if float(sums.min()) <= 0.0:
+        return odd
+    off = _off_weekday(np.log(sums))
+    noise = 1.4826 * float(np.median(np.abs(off))) + 0.02
+    strange = np.abs(off) > max(float(np.log(LEAST_RATIO)), STEADINESS * noise)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], strange, [False]]).astype(np.int8)))
+    for a, b in zip(edges[::2], edges[1::2], strict=True):
+        if b - a > ODD_RUN or b == days:
+            continue
+        # before and after all must be as usual, or the days belong to a longer change
+        around = [off[at] for at in (a - 1, b) if at >= 0]
+        if max(abs(one) for one in around) < (1.0 - HELD) * float(np.abs(off[a:b]).min()):
+            odd[start + a * DAY : start + b * DAY] = True
+    return odd
+
+
+@njit(cache=True, nogil=True)
+def _off_weekday(logs):
+    """Return by how much each day's log sum differs from the median of the same weekday within LOOK_BACK days."""
+    days = len(logs)
+    off = np.empty(days)
+    others = np.empty(2 * LOOK_BACK // WEEK_DAYS)
+    for day in range(days):
+        count = 0
+        for at in range(day % WEEK_DAYS, days, WEEK_DAYS):
+            if at != day and abs(at - day) <= LOOK_BACK:
+                others[count] = logs[at]
+                count += 1
+        off[day] = logs[day] - np.median(others[:count])
+    return off

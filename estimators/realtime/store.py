@@ -10,7 +10,7 @@ from tidegrid.models import Bundle
 if TYPE_CHECKING:
     from tidegrid.estimators.realtime.estimator import RealtimeEstimator
 
-FORMAT = 1
+FORMAT = 2
 """Number of the layout."""
 
 T = TypeVar("T", bound="RealtimeEstimator")
@@ -28,7 +28,7 @@ _NUMBERS = (
     "shift_ratio",
     "judged",
 )
-_ROWS = ("point", "weights", "spread", "losses", "holt")
+_ROWS = ("point", "weights", "spread", "losses", "settings")
 
 
 def pack(estimator: "RealtimeEstimator") -> Bundle:

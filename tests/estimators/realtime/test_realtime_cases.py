@@ -9,6 +9,7 @@ from realtime_cases import LEVELS, START, ahead, forecast, frame, weekly
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime import Capacity, RealtimeEstimator
+from tidegrid.estimators.realtime.shifts import odd_days
 
 
 def width(out: pd.DataFrame) -> float:
@@ -178,6 +179,19 @@ def test_a_long_weekend_does_not_make_the_next_monday_quiet():
     b = RealtimeEstimator().fit(*frame(quiet)).predict_quantiles(rows, (0.5,))
     assert b[0.5].iloc[:24].sum() > 0.85 * a[0.5].iloc[:24].sum()
     assert np.allclose(b[0.5].iloc[24:], a[0.5].iloc[24:], rtol=0.2)
+
+
+def test_an_odd_day_that_passed_is_filled_and_a_lasting_or_last_one_is_not():
+    values = weekly(24 * 35)
+    passed, lasting, last = values.copy(), values.copy(), values.copy()
+    passed[24 * 28 : 24 * 29] *= 0.5
+    lasting[24 * 28 :] *= 0.5
+    last[24 * 34 :] *= 0.5
+    local0 = int(START.timestamp()) // 3600
+    found = odd_days(passed, local0)
+    assert found[24 * 28 : 24 * 29].all() and found.sum() == 24
+    for other in (values, lasting, last, passed[: 24 * 20]):
+        assert not odd_days(other, local0).any()
 
 
 def test_a_launch_days_spike_is_not_forecast_again():
