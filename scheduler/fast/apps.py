@@ -4,7 +4,20 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import NIL, NO, NONE, ONE, TOP, YES, ZERO, above, kernel, lowest, ones
+from tidegrid.scheduler.fast.bits import (
+    NIL,
+    NO,
+    NONE,
+    ONE,
+    TOP,
+    YES,
+    ZERO,
+    above,
+    inlined,
+    kernel,
+    lowest,
+    ones,
+)
 from tidegrid.scheduler.fast.state import NO_LIMIT, pool_penalty, short_cost
 
 # A dip of demand this many steps long or shorter is bridged: its GPUs are kept where no job needs them.
@@ -62,7 +75,7 @@ def pick(
     return many
 
 
-@kernel
+@inlined
 def size_of(sets: Any, at: int, words: int) -> int:
     """How many GPUs a set has."""
     total = 0
@@ -71,7 +84,7 @@ def size_of(sets: Any, at: int, words: int) -> int:
     return total
 
 
-@kernel
+@inlined
 def due(
     free: Any, row: int, words: int, steps: int, hold: Any, at: int, run: Any, cap: int, t: int, since: int
 ) -> int:
@@ -93,7 +106,7 @@ def due(
     return worst
 
 
-@kernel
+@inlined
 def leave(
     free: Any,
     row: int,
@@ -132,7 +145,7 @@ def leave(
     return go
 
 
-@kernel
+@inlined
 def enter(
     free: Any,
     row: int,
@@ -248,7 +261,7 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
     return total
 
 
-@kernel
+@inlined
 def tail_penalty(B: Any, S: Any, p: int) -> Any:
     """Penalty of a pool past the horizon."""
     total = 0.0

@@ -41,6 +41,11 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function into its callers: handing over all arrays of the board would take longer than it runs."""
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+
+
 @intrinsic
 def ones(typing_context: Any, word: Any) -> Any:
     """Count the bits that are set."""

@@ -11,6 +11,7 @@ from tidegrid.scheduler.fast.bits import (
     TOP,
     ZERO,
     above,
+    inlined,
     kernel,
     lowest,
     ones,
@@ -26,7 +27,7 @@ PART = 16  # words of a set that are searched at once: 1,024 GPUs
 MOST_STARTS = 6  # starts with room that are looked at in a large pool
 
 
-@kernel
+@inlined
 def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> bool:
     """Whether every app can still clear its held GPUs in time (rule 4) if a job takes a block.
 
@@ -62,7 +63,7 @@ def keeps_caps(B: Any, S: Any, p: int, start: int, first: int, size: int) -> boo
     return True
 
 
-@kernel
+@inlined
 def fit_at(
     B: Any, S: Any, p: int, shape: int, start: int, begin: int, stop: int, first_word: int, part: int
 ) -> Any:
@@ -106,7 +107,7 @@ def fit_at(
     return best, chosen
 
 
-@kernel
+@inlined
 def price_block(B: Any, S: Any, p: int, size: int, low: int, until: int, apart: bool) -> None:
     """Sum up in ``S.sums`` what ``size`` more GPUs for jobs would cost a pool's apps, from step ``low`` on."""
     total = 0.0
@@ -121,7 +122,7 @@ def price_block(B: Any, S: Any, p: int, size: int, low: int, until: int, apart: 
         S.sums[t + 1] = total
 
 
-@kernel
+@inlined
 def open_at(
     B: Any, S: Any, p: int, shape: int, low: int, high: int, first_word: int, part: int, apart: bool
 ) -> Any:
@@ -139,7 +140,7 @@ def open_at(
     return begin, stop
 
 
-@kernel
+@inlined
 def has_room(B: Any, S: Any, p: int, size: int, start: int, end: int, apart: bool) -> bool:
     """Whether enough GPUs of a pool are free in each step, wherever they are."""
     for t in range(start, min(end, B.steps)):
@@ -162,7 +163,7 @@ def part_at(B: Any, S: Any, p: int, shape: int, start: int, apart: bool) -> Any:
     return NIL, NIL
 
 
-@kernel
+@inlined
 def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: int) -> bool:
     """Put a job where its marginal objective · (1 + fit · contact) is largest; whether any place gains.
 
@@ -219,7 +220,9 @@ def insert(B: Any, S: Any, j: int, fit: float, blink: float, since: int, until: 
                 if part == 0:
                     continue
                 looked += 1
-            touch, first = fit_at(B, S, p, shape, start, start if rising else begin, stop, first_word, part)
+            touch, first = fit_at(
+                B, S, p, shape, start, start if rising or exact else begin, stop, first_word, part
+            )
             if first < 0 or guess * (1.0 + fit * touch) <= best:
                 continue
             if not exact:

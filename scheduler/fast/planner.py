@@ -17,11 +17,11 @@ from tidegrid.scheduler.fast.state import Knobs, State, new_state
 from tidegrid.scheduler.plan import AppCells, Placement, Plan
 from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 
-# Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in 2 ms, and a board has as
-# many ways to be filled as it has jobs and GPUs; up to so many milliseconds a job, less where GPUs are many,
-# more where no app has to be served.
-LEAST_MS, SMALL_BOARD = 0.75, 8 * 14
-MS_PER_JOB, MS_PER_JOB_ALONE, FEW_GPUS = 0.25, 0.3, 16
+# Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in 2 ms; what is a little larger
+# has many more ways to be filled, and gets up to so many milliseconds a job, less where GPUs are many, more where no
+# app has to be served.
+LEAST_MS, SMALL_BOARD = 0.85, 8 * 14
+MS_PER_JOB, MS_PER_JOB_ALONE, MOST_MS, FEW_GPUS = 0.3, 0.42, 11.0, 16
 # From so many jobs on greedy starts are near the bound, and their own time counts.
 MANY_JOBS, MS_PER_FURTHER_JOB = 100, 0.05
 # Up to ``HOT_JOBS`` jobs the temperature starts at `Knobs.heat`, with more it starts lower. From ``HOT_JOBS`` to
@@ -118,12 +118,9 @@ def plan(
 def default_budget(b: Board) -> float:
     """Milliseconds of search that a problem gets."""
     jobs, gpus = len(b.job), int(b.pool["gpus"].sum())
-    most = (
-        (MS_PER_JOB if len(b.app) else MS_PER_JOB_ALONE)
-        * min(jobs, MANY_JOBS)
-        * (FEW_GPUS / max(FEW_GPUS, gpus)) ** 0.8
-    )
-    wanted = LEAST_MS * (jobs * gpus / SMALL_BOARD) ** 1.6
+    per_job = MS_PER_JOB if len(b.app) else MS_PER_JOB_ALONE
+    most = min(MOST_MS, per_job * jobs * (FEW_GPUS / max(FEW_GPUS, gpus)) ** 0.8)
+    wanted = LEAST_MS * (jobs * gpus / SMALL_BOARD) ** 3
     return max(LEAST_MS, min(most, wanted)) + MS_PER_FURTHER_JOB * max(0, jobs - MANY_JOBS)
 
 
@@ -135,8 +132,8 @@ def rounds_for(b: Board, budget_ms: float | None = None) -> int:
     shapes = len(b.shape) / max(1, jobs)
     words = float(b.pool["words"].max())
     capped = int((b.app["cap"] < NO_CAP).sum())
-    naming = 0.1 * capped * (1 + float(b.pool["gpus"].max()) / 16)
-    micros = 1 + b.steps * (0.08 + 0.04 * words * shapes + naming) + 0.02 * jobs
+    naming = capped * (0.066 + 0.013 * float(b.pool["gpus"].max()) / 16)
+    micros = 0.1 + b.steps * (0.11 + 0.011 * words * shapes + naming) + 0.024 * jobs
     return int(1000 * budget_ms / micros)
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import NIL, NONE, ZERO, kernel, span
+from tidegrid.scheduler.fast.bits import NIL, NONE, ZERO, inlined, kernel, span
 from tidegrid.scheduler.fast.insert import keeps_caps
 from tidegrid.scheduler.fast.state import MOST_RUINED, below, lift, put, uniform, worth
 
 
-@kernel
+@inlined
 def meets(B: Any, S: Any, j: int, p: int, start: int, end: int, first: int, last: int) -> bool:
     """Whether a placed job meets a rectangle of steps and GPUs, ends exclusive."""
     shape = S.spot[j, 0]
@@ -34,7 +34,7 @@ def base_allows(B: Any, p: int, start: int, end: int, first: int, size: int) -> 
     return True
 
 
-@kernel
+@inlined
 def take_off(B: Any, S: Any, j: int, log: Any, logged: int) -> int:
     """Lift a placed job and note where it was."""
     log[logged, 0] = j
@@ -44,7 +44,7 @@ def take_off(B: Any, S: Any, j: int, log: Any, logged: int) -> int:
     return logged + 1
 
 
-@kernel
+@inlined
 def ruin_near(B: Any, S: Any, log: Any, most: int, reach: int) -> int:
     """Take off a random placed job and those that meet a rectangle around it."""
     n = len(B.job)
@@ -72,7 +72,7 @@ def ruin_near(B: Any, S: Any, log: Any, most: int, reach: int) -> int:
     return logged
 
 
-@kernel
+@inlined
 def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
     """Take off random placed jobs."""
     n = len(B.job)
@@ -86,7 +86,7 @@ def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
     return logged
 
 
-@kernel
+@inlined
 def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float) -> int:
     """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds."""
     best = -np.inf
@@ -137,7 +137,7 @@ def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float) -> int:
     return logged + 1
 
 
-@kernel
+@inlined
 def undo(B: Any, S: Any, log: Any, logged: int) -> None:
     """Bring every logged job back to where it was."""
     for i in range(logged):

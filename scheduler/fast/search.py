@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.fast.apps import adopt, full_penalty, name, settle, tail_penalty
-from tidegrid.scheduler.fast.bits import NIL, NO, NONE, YES, entry, kernel
+from tidegrid.scheduler.fast.bits import NIL, NO, NONE, YES, entry, inlined, kernel
 from tidegrid.scheduler.fast.insert import insert
 from tidegrid.scheduler.fast.ruin import eject, ruin_any, ruin_near, undo
+from tidegrid.scheduler.fast.share import bend, swap_turns
 from tidegrid.scheduler.fast.state import (
     APART,
     EXACT,
@@ -25,7 +26,8 @@ from tidegrid.scheduler.fast.state import (
 START_FIT = 0.02  # what full contact is worth against the marginal objective in a greedy start
 STRICTLY = 1e-13  # gains below this share are rounding
 MOST_PASSES = 4  # over the order in which apps choose
-TURN_EVERY = 8  # rounds between two looks at the order in which apps choose
+TURN_EVERY = 8  # rounds between two looks at how apps share
+FIRST_BENDS, BENDS = 12, 6  # ceilings that are tried in the start, and in each look
 
 
 @kernel
@@ -57,38 +59,19 @@ def weigh(B: Any, S: Any, least: float, anew: bool) -> Any:
 
 
 @kernel
-def swap_turns(B: Any, S: Any, p: int, first: int, last: int) -> Any:
-    """Let neighbours from ``first`` to ``last`` choose in the other order where it costs less; what that saves."""
-    saved = 0.0
-    before = full_penalty(B, S, p)
-    adopt(B, S, p)
-    for i in range(first, last):
-        one = S.turn[i]
-        S.turn[i] = S.turn[i + 1]
-        S.turn[i + 1] = one
-        after = full_penalty(B, S, p)
-        if after < before:
-            saved += before - after
-            before = after
-            adopt(B, S, p)
-        else:
-            S.turn[i + 1] = S.turn[i]
-            S.turn[i] = one
-    return saved
-
-
-@kernel
 def restore(B: Any, S: Any, spot: Any) -> None:
     """Set the board up as recorded."""
     clear(B, S)
     for i in range(len(S.turn)):
         S.turn[i] = S.best_turn[i]
+        for t in range(B.steps):
+            S.ceil[i, t] = S.best_ceil[i, t]
     for j in range(len(spot)):
         if spot[j, 0] >= 0:
             put(B, S, j, spot[j, 0], spot[j, 1], spot[j, 2])
 
 
-@kernel
+@inlined
 def sort_todo(B: Any, S: Any, todo: Any, many: int, key: Any, area: Any, size: Any, noise: float) -> None:
     """Order the jobs to insert by one of four measures, with noise."""
     how = below(S.rng, np.int64(4))
@@ -158,6 +141,7 @@ def begin(B: Any, S: Any, orders: Any, starts: Any, charged: Any) -> Any:
         for _ in range(MOST_PASSES):
             if saved > 0.0:
                 saved = swap_turns(B, S, p, B.pool[p].app_first, B.pool[p].app_last - 1)
+                saved += bend(B, S, p, FIRST_BENDS)
     record(S, S.best)
     return own, own_best
 
@@ -194,6 +178,7 @@ def improve(B: Any, S: Any, rounds: int, K: Any) -> Any:
             if B.pool[p].capped and apps > 1:
                 i = B.pool[p].app_first + below(S.rng, apps - 1)
                 swap_turns(B, S, p, i, i + 1)
+                bend(B, S, p, BENDS)
                 here = weigh(B, S, -np.inf, YES)
         mood = uniform(S.rng) if any_capped else 1.0
         S.apart[0] = APART if mood < K.apart else (GUESS if mood < K.guess else EXACT)
@@ -249,6 +234,8 @@ def improve(B: Any, S: Any, rounds: int, K: Any) -> Any:
         sort_todo(B, S, todo, many, key, area, size, K.noise)
         draw = uniform(S.rng)
         fit = 0.001 if draw < 0.4 else (0.03 if draw < 0.8 else 0.2)
+        if uniform(S.rng) < K.wide:
+            since, until = 0, B.steps
         for i in range(many):
             j = todo[i]
             fresh = True

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidegrid.scheduler.fast.bits import ZERO, kernel, ones, span
+from tidegrid.scheduler.fast.bits import ZERO, inlined, kernel, ones, span
 
 NO_LIMIT = 1 << 60
 EXACT, APART, GUESS = 0, 1, 2  # jobs know what capped apps lose, keep off their cells, or know no caps
@@ -32,6 +32,9 @@ class Knobs(NamedTuple):
     reach: int = 6  # GPUs and steps around a job that count as near
     places: int = 6  # places that a waiting job looks at
     share: float = 0.25  # how much of a displaced job's reward counts as lost
+    wide: float = (
+        0.15  # chance that a round looks at all steps for the jobs that waited, not at the ruined ones
+    )
     apart: float = 0.1  # chance that a round keeps jobs off the cells of capped apps
     guess: float = 0.8  # … or else prices their shortfall without caps, up to this chance
 
@@ -47,7 +50,7 @@ class State(NamedTuple):
     window: np.ndarray  # flat sets that stay free, by start
     hit: np.ndarray  # (most words) held GPUs that jobs take
     sums: np.ndarray  # (width + 1) added penalty before a step
-    line: np.ndarray  # (2, steps) room, most GPUs
+    line: np.ndarray  # (3, steps) room, most GPUs, ceilings before a trial
     best: np.ndarray  # (N, 3) best placements so far
     log: np.ndarray  # (…, 4) jobs that a round has touched, and where they were
     todo: np.ndarray  # jobs to insert
@@ -57,6 +60,9 @@ class State(NamedTuple):
     hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
     turn: np.ndarray  # (A) apps of a pool in the order in which they choose
     best_turn: np.ndarray  # (A) the same for the best placements
+    ceil: np.ndarray  # (A, steps) GPUs that each app may hold at most, so that others get theirs
+    best_ceil: np.ndarray  # (A, steps) the same for the best placements
+    old_ceil: np.ndarray  # (A, steps) the same before a change is tried
     words: np.ndarray  # (1) words of the largest set
     hold: np.ndarray  # flat sets: GPUs that each app holds in the step at hand
     run: np.ndarray  # (most words)
@@ -82,7 +88,7 @@ def new_state(board: Any, seed: int) -> State:
         window=np.empty(steps * most_words, np.uint64),
         hit=np.empty(most_words, np.uint64),
         sums=np.zeros(width + 1, np.float64),
-        line=np.zeros((2, steps), np.int64),
+        line=np.zeros((3, steps), np.int64),
         best=np.full((len(board.job), 3), -1, np.int64),
         log=np.zeros((MOST_RUINED + MOST_TRIED + 2, 4), np.int64),
         todo=np.zeros(MOST_RUINED + MOST_TRIED + 2, np.int64),
@@ -92,6 +98,9 @@ def new_state(board: Any, seed: int) -> State:
         hand=np.zeros((2, apps), np.int64),
         turn=np.arange(apps),
         best_turn=np.arange(apps),
+        ceil=np.full((apps, steps), NO_LIMIT),
+        best_ceil=np.full((apps, steps), NO_LIMIT),
+        old_ceil=np.full((apps, steps), NO_LIMIT),
         words=np.array([most_words], np.int64),
         hold=np.zeros(apps * most_words, np.uint64),
         run=np.empty(most_words, np.uint64),
@@ -105,7 +114,7 @@ def new_state(board: Any, seed: int) -> State:
     )
 
 
-@kernel
+@inlined
 def uniform(rng: Any) -> Any:
     """Next number in [0, 1) of a 64-bit xorshift* generator (Vigna 2016, An experimental exploration)."""
     x = rng[0]
@@ -116,20 +125,20 @@ def uniform(rng: Any) -> Any:
     return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@kernel
+@inlined
 def below(rng: Any, n: int) -> Any:
     """Next whole number from 0 to n - 1."""
     return min(np.int64(uniform(rng) * n), n - 1)
 
 
-@kernel
+@inlined
 def worth(B: Any, j: int, shape: int, start: int) -> Any:
     """Tilted reward of a job in a shape from a start."""
     end = min(start + B.shape[shape].steps, B.steps)
     return B.job[j].value * B.shape[shape].gpus * (B.before[end] - B.before[start])
 
 
-@kernel
+@inlined
 def put(B: Any, S: Any, j: int, shape: int, start: int, first: int) -> None:
     """Place a job."""
     p = B.shape[shape].pool
@@ -153,7 +162,7 @@ def put(B: Any, S: Any, j: int, shape: int, start: int, first: int) -> None:
     S.tally[0] += worth(B, j, shape, start)
 
 
-@kernel
+@inlined
 def lift(B: Any, S: Any, j: int) -> None:
     """Take a placed job off the board."""
     shape, start, first = S.spot[j, 0], S.spot[j, 1], S.spot[j, 2]
@@ -185,7 +194,7 @@ def clear(B: Any, S: Any) -> None:
     S.tally[0] = 0.0
 
 
-@kernel
+@inlined
 def contact(
     free: Any, at: int, words: int, gpus: int, steps: int, size: int, start: int, length: int, first: int
 ) -> Any:
@@ -219,13 +228,13 @@ def contact(
     return touched / (2.0 * (end - start) + 2.0 * size)
 
 
-@kernel
+@inlined
 def short_cost(B: Any, p: int, t: int, used: int) -> Any:
     """Penalty of a pool in a step where jobs use so many GPUs and apps may take all the others."""
     return B.cost[B.step[p, t].cost_at + max(0, B.step[p, t].wanted - (B.pool[p].gpus - used))]
 
 
-@kernel
+@inlined
 def follow(B: Any, S: Any, a: int) -> Any:
     """Choose how many GPUs an app holds in each step from the room left; returns what its shortfall costs."""
     T = B.steps
@@ -235,7 +244,7 @@ def follow(B: Any, S: Any, a: int) -> Any:
     for t in range(T):
         kept = max(0, B.app[a].held_count - cap * (t + 1))
         S.line[0, t] += kept
-        before = min(S.line[0, t], before + cap)
+        before = min(S.line[0, t], max(kept, S.ceil[a, t]), before + cap)
         most[t] = before
     total = 0.0
     above = NO_LIMIT
@@ -258,7 +267,7 @@ def follow(B: Any, S: Any, a: int) -> Any:
     return total
 
 
-@kernel
+@inlined
 def count_apps(B: Any, S: Any, p: int, start: int, end: int, size: int) -> Any:
     """Choose in ``S.count`` how many GPUs each app holds; returns what the shortfall in the horizon costs.
 
@@ -305,3 +314,5 @@ def record(S: Any, spot: Any) -> None:
             spot[j, k] = S.spot[j, k]
     for i in range(len(S.turn)):
         S.best_turn[i] = S.turn[i]
+        for t in range(S.ceil.shape[1]):
+            S.best_ceil[i, t] = S.ceil[i, t]
