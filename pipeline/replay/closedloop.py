@@ -108,6 +108,13 @@ class Rolling:
         self.luck = np.random.default_rng(0).random((n, DRAWS))
         self.true = world.demand()
         self.told_until = 0.0
+        # apps ran before the replay began
+        free = world.gpus
+        for k, app in enumerate(world.apps):
+            first = max(0, free - app.gpus_before())
+            self.held[k] = list(range(first, free))
+            self.outcome.cells.append((0.0, k, tuple(self.held[k])))
+            free = first
 
     def run(self) -> Outcome:
         """Play the trace to the replay's end."""

@@ -43,7 +43,14 @@ class RealtimeApp:
 
     def gpus(self) -> np.ndarray:
         """Return the GPUs truly needed in each hour of the replay; a gap needs what the hour before it needed."""
-        filled = pd.Series(self.traffic).ffill().fillna(0.0).to_numpy()[WARM_UP_HOURS:]
+        return self._needed()[WARM_UP_HOURS:]
+
+    def gpus_before(self) -> int:
+        """Return the GPUs needed in the last hour before the replay."""
+        return int(self._needed()[WARM_UP_HOURS - 1])
+
+    def _needed(self) -> np.ndarray:
+        filled = pd.Series(self.traffic).ffill().fillna(0.0).to_numpy()
         return np.ceil(filled / self.units_per_gpu - 1e-9).astype(np.int64)
 
 
