@@ -12,7 +12,7 @@ from tidegrid.app import replay_grid
 from tidegrid.app.board import COLOURS
 from tidegrid.app.report import figure_html, table_html, write_page
 from tidegrid.pipeline.replay import Result, World
-from tidegrid.pipeline.replay.measures import by_size, by_user, eta_errors, regret, timeline
+from tidegrid.pipeline.replay.measures import by_size, by_user, eta_errors, regret, timeline, users
 from tidegrid.pipeline.replay.world import HOUR
 
 PALETTE = (
@@ -78,7 +78,7 @@ def write_replay_report(
 def _head(world: World, notes: Sequence[str]) -> list[str]:
     nodes = f" in nodes of {world.node_size}" if world.node_size else ""
     line = (
-        f"{len(world.jobs):,} jobs of {len(set(world.jobs['user'])):,} users on {world.gpus:,} GPUs{nodes}, "
+        f"{len(world.jobs):,} jobs of {len(set(users(world))):,} users on {world.gpus:,} GPUs{nodes}, "
         f"{world.end_s / HOUR / 24:.3g} days from {world.start:%Y-%m-%d %H:%M} UTC; "
         f"{len(world.apps)} realtime app{'' if len(world.apps) == 1 else 's'}"
     )
