@@ -255,10 +255,8 @@ def _users(world: World, results: Sequence[Result]) -> str:
             for r, row in zip(results, of_user, strict=True)
         }
         frame.append(line)
-    count = f"the {MOST_USERS} users" if len(tables[0]) > MOST_USERS else "all users"
-    text = (
-        f"By user, {count} with the most work: mean / 95th percentile of the wait in hours (mean slowdown)."
-    )
+    who = f"By user, the {MOST_USERS} with the most work" if len(tables[0]) > MOST_USERS else "By user"
+    text = f"{who}: mean / 95th percentile of the wait in hours (mean slowdown)."
     return figure_html(boxes, layout, "waits-by-user") + _note(text) + table_html(pd.DataFrame(frame))
 
 
