@@ -1,7 +1,7 @@
 """The report of a replay: one self-contained HTML file that sets policies side by side."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,27 +98,14 @@ def _policies(results: Sequence[Result]) -> str:
     rows = []
     for r in results:
         f = r.figures
+        group = _group(f)
         rows.append(
             {
-                "policy": r.policy,
-                "value": f"{f['value']:,.0f}",
-                "of the limit": _percent(f["value_share_of_limit"]),
-                "discounted": f"{f['value_discounted']:,.0f}",
-                "utilization": _percent(f["utilization"]),
-                "unmet realtime": _percent(f["unmet_share"], 2),
-                "swaps": f"{f['swaps']:,}",
-                "completed": f"{f['completed']:,} of {f['jobs']:,}",
-                "JCT mean, h": f"{f['jct_h']['mean']:.2f}",
-                "JCT median": f"{f['jct_h']['median']:.2f}",
-                "JCT 95th": f"{f['jct_h']['p95']:.1f}",
-                "wait mean, h": f"{f['wait_h']['mean']:.2f}",
-                "wait median": f"{f['wait_h']['median']:.2f}",
-                "wait 95th": f"{f['wait_h']['p95']:.1f}",
-                "slowdown mean": f"{f['slowdown']['mean']:.1f}",
-                "slowdown median": f"{f['slowdown']['median']:.1f}",
-                "slowdown 95th": f"{f['slowdown']['p95']:.1f}",
+                "policy": r.policy, "value": f"{f['value']:,.0f}", "of the limit": _percent(f["value_share_of_limit"]),
+                "discounted": f"{f['value_discounted']:,.0f}", "utilization": _percent(f["utilization"]),
+                "unmet realtime": _percent(f["unmet_share"], 2), "swaps": f"{f['swaps']:,}", **group,
             }
-        )
+        )  # fmt: skip
     limit = results[0].figures["value_limit"] if results else 0.0
     return _note(
         f"Value is priority × GPU-hours of the jobs that ended inside the replay; discounted, halved for each day of "
@@ -206,16 +193,12 @@ def _waits(world: World, results: Sequence[Result]) -> str:
 
 
 def _sizes(world: World, results: Sequence[Result]) -> str:
-    rows: dict[int, dict[str, str]] = {}
-    bars = []
+    rows, bars = [], []
     for i, r in enumerate(results):
         sizes = by_size(world, r.outcome)
-        for row in sizes:
-            wait = row["wait_h"]
-            cell = rows.setdefault(row["gpus"], {"GPUs": str(row["gpus"]), "jobs": f"{row['jobs']:,}"})
-            cell[r.policy] = (
-                f"{wait['mean']:.2f} / {wait['median']:.2f} / {wait['p95']:.1f} ({row['slowdown']['mean']:.1f})"
-            )
+        rows += [
+            (row["gpus"], i, {"GPUs": str(row["gpus"]), "policy": r.policy, **_group(row)}) for row in sizes
+        ]
         bars.append(
             {"type": "bar", "x": [str(row["gpus"]) for row in sizes], "name": r.policy,
              "y": [round(row["wait_h"]["mean"], 3) for row in sizes], "marker": {"color": _colour(i)}}
@@ -225,9 +208,21 @@ def _sizes(world: World, results: Sequence[Result]) -> str:
         "xaxis": {"type": "category", "title": {"text": "GPUs"}}, "yaxis": {"gridcolor": "#eee"},
         "legend": {"orientation": "h", "y": -0.25},
     }  # fmt: skip
-    frame = pd.DataFrame([rows[size] for size in sorted(rows)])
-    text = "By size: mean / median / 95th percentile of the wait in hours (mean slowdown)."
-    return figure_html(bars, layout, "waits-by-size") + _note(text) + table_html(frame)
+    frame = pd.DataFrame([row for _, _, row in sorted(rows, key=lambda entry: entry[:2])])
+    return figure_html(bars, layout, "waits-by-size") + _note("By size.") + table_html(frame, left=2)
+
+
+def _group(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a group of jobs."""
+    cells = {"jobs": f"{row['jobs']:,}", "completed": f"{row['completed']:,}"}
+    for name, key in (("wait", "wait_h"), ("JCT", "jct_h"), ("slowdown", "slowdown")):
+        unit = "" if key == "slowdown" else ", h"
+        cells |= {
+            f"{name} mean{unit}": f"{row[key]['mean']:.2f}",
+            f"{name} median": f"{row[key]['median']:.2f}",
+            f"{name} 95th": f"{row[key]['p95']:.1f}",
+        }
+    return cells
 
 
 def _users(world: World, results: Sequence[Result]) -> str:

@@ -1,7 +1,7 @@
 """Measure planning policies on replays of public traces: value, waits, expected ends, cost.
 
     python benchmarks/replay.py policies [--gpus 640 768] [--days N] [--report OUT.html]
-    python benchmarks/replay.py jobs-alone | eta | drac | resolution | guard | speed | same | dask
+    python benchmarks/replay.py jobs-alone | eta | drac | resolution | guard | tune | speed | same | dask
 
 The jobs are helios_venus15k, GPU counts rounded up to powers of two, with realtime of servegen_totals (m-mid and
 m-small, repeated as needed) whose joint peak is a quarter of the pool; `drac` plays drac_cedar_gpu with the same
@@ -30,7 +30,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import Result, World, sweep, world_from_traces
 from tidegrid.pipeline.replay.measures import digest, regret
 from tidegrid.pipeline.replay.run import run_one
-from tidegrid.pipeline.replay.tuning import with_knobs
+from tidegrid.pipeline.replay.tuning import UNMET_SHARE, tune, with_knobs
 
 QUEUES = ("fifo", "fifo_backfill", "easy", "easy_priority", "sjf")
 LOOPS = (
@@ -311,6 +311,38 @@ def dask_workers(args: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def search(args: argparse.Namespace) -> None:
+    gpus = (args.gpus or [640])[0]
+    worlds = {f"seed {seed}": world(args, gpus, seed=seed) for seed in args.seeds or (args.seed,)}
+    for name, on in worlds.items():
+        print(f"{name}: {said(on)}")
+    knobs, options = with_knobs(args.knobs)
+    tried = dict(map(values, args.tries)) or None
+    heads: list[str] = []
+
+    def told(found: dict[str, Any]) -> None:
+        if not heads:
+            heads.extend(found)
+            print_row(heads)
+            print_row(["---:"] * len(heads))
+        print_row([f"{value:.5g}" for value in found.values()])
+
+    name = (args.policy or ("rolling",))[0]
+    result = tune(
+        worlds,
+        tried,
+        unmet_share=args.unmet,
+        base=knobs,
+        options=options,
+        name=name,
+        jobs=args.jobs,
+        each=told,
+    )
+    best = " ".join(f"{k}={v:g}" for k, v in result.best.items())
+    within = "" if result.within else ", which none keeps: this one has the least"
+    print(f"\nbest at {share(args.unmet)} unmet{within}: --set {best}")
+
+
 def write(args: argparse.Namespace, on: World, results: Sequence[Result], gpus: int) -> None:
     from tidegrid.app.replay_report import write_replay_report
 
@@ -328,6 +360,7 @@ MEASURES: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "drac": (drac, f"policies on drac_cedar_gpu with users' time limits, {DRAC_GPUS} GPUs"),
     "resolution": (resolution, "steps of 60, 30 and 15 minutes"),
     "guard": (guard, "with and without demand past the horizon"),
+    "tune": (search, "the rolling allocator's knobs, searched; score the best on other days (--skip-days)"),
     "speed": (speed, "CPU seconds of each policy"),
     "same": (same, "two replays with one seed, compared to the byte; exit code 1 if they differ"),
     "dask": (
@@ -358,6 +391,15 @@ def main() -> None:
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KNOB=VALUE", help="knobs of the rolling allocator"
     )
+    parser.add_argument(
+        "--try", nargs="+", default=[], metavar="KNOB=V,V", dest="tries", help="tune: values to try"
+    )
+    parser.add_argument(
+        "--unmet", type=float, default=UNMET_SHARE, help="tune: wanted share of unmet realtime"
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="tune: seeds to average over, in place of --seed"
+    )
     parser.add_argument("--report", help="also write the report as an HTML file (policies, jobs-alone, drac)")
     args = parser.parse_args()
     args.knobs = dict(map(knob, args.set))
@@ -372,6 +414,11 @@ def knob(text: str) -> tuple[str, float]:
         return name, json.loads(value)
     except ValueError:
         raise InputError(f"{text!r} is not KNOB=VALUE", field="--set", fix="write shortness=0.3") from None
+
+
+def values(text: str) -> tuple[str, list[float]]:
+    name, _, listed = text.partition("=")
+    return name, [knob(f"{name}={value}")[1] for value in listed.split(",")]
 
 
 if __name__ == "__main__":

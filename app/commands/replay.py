@@ -117,8 +117,11 @@ def replay(
             what = f"searching the knobs of {name} on {len(world.jobs):,} jobs"
             step(what)
 
-            def told(done: int) -> None:
-                step(f"{what}: {done} replays played")
+            tried = []
+
+            def told(row: dict[str, Any]) -> None:
+                tried.append(row)
+                step(f"{what}: {len(tried)} settings tried")
 
             _tune(world, name, policy, options, tries or [], unmet, out, jobs, backend, json_, told)
             return
@@ -189,10 +192,11 @@ def _table(results: "Sequence[Result]") -> None:
 
 
 def _details(world: "World", result: "Result") -> dict[str, Any]:
-    from tidegrid.pipeline.replay.measures import by_size, by_user
+    from tidegrid.pipeline.replay.measures import by_size, by_user, digest
 
     return {
         **result.figures,
+        "digest": digest(result.outcome),
         "by_size": by_size(world, result.outcome),
         "by_user": by_user(world, result.outcome),
     }
@@ -235,7 +239,7 @@ def _tune(
     jobs: int,
     backend: str | None,
     json_: bool,
-    each: Callable[[int], None],
+    each: Callable[[dict[str, Any]], None],
 ) -> None:
     from tidegrid.files import write_json
     from tidegrid.pipeline.replay.tuning import tune

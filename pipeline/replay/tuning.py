@@ -71,7 +71,7 @@ def tune(
     passes: int = PASSES,
     jobs: int = 1,
     backend: str | None = None,
-    each: Callable[[int], None] | None = None,
+    each: Callable[[dict[str, Any]], None] | None = None,
 ) -> Tuning:
     """Search the planner's knobs over replays.
 
@@ -98,7 +98,7 @@ def tune(
     jobs, backend
         As for :func:`~tidegrid.pipeline.replay.sweep.sweep`.
     each
-        Called after each replay with the number of those that are done.
+        Called with each setting's row of the table and its CPU seconds, ``cpu_s``, as soon as they are known.
 
     Raises
     ------
@@ -119,12 +119,13 @@ def tune(
         for setting in new:
             knobs, rest = with_knobs(setting, start, further)
             tasks += [Task(world, name, knobs, rest) for world in by_name]
-        done = len(found) * len(by_name)
-        told = None if each is None else lambda count: each(done + count)
-        results = run_tasks(by_name, tasks, jobs=jobs, backend=backend, each=told)
+        results = run_tasks(by_name, tasks, jobs=jobs, backend=backend)
         for i, setting in enumerate(new):
             mine = results[i * len(by_name) : (i + 1) * len(by_name)]
-            found[tuple(setting.values())] = {**setting, **_summary(mine)}
+            row = {**setting, **_summary(mine)}
+            found[tuple(setting.values())] = row
+            if each is not None:
+                each({**row, "cpu_s": sum(result.cpu_s for result in mine)})
 
     if search == "grid":
         play([dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())])
