@@ -39,8 +39,8 @@ LOOPS = (
 )  # fmt: skip
 ALONE = ("fifo", "easy_perfect", "sjf_perfect", "rolling", "rolling_perfect")
 DRAC = ("fifo", "easy_limits", "easy_priority", "easy_priority_limits", "fifo_backfill_limits", *LOOPS)
-DRAC_GPUS = 128
-"""The jobs of drac_cedar_gpu need 128 GPUs on average and their bursts three times that: contended with realtime."""
+DRAC_GPUS = 160
+"""Contended: the jobs of drac_cedar_gpu need 128 GPUs on average, realtime 23, and a burst of ten days over 300."""
 
 DRAIN_DAYS = 7
 SERIES = ("m-mid", "m-small")
