@@ -80,11 +80,25 @@ def forecast_demand(estimator: Estimator, cluster: Cluster, now: pd.Timestamp, p
     ramped: dict[str, np.ndarray] = {}
     for app in cluster.apps:
         by_hour = capacity_of(app).gpus(planned[app.series])
-        by_step = np.array([by_hour[a : b + 1].max() for a, b in zip(first, last, strict=True)], dtype=int)
-        gpus[app.id] = by_step
-        held = len(set(app.held) - set(cluster.pool(app.pool).down))
-        ramped[app.id] = np.array(ramp(by_step.tolist(), app.swap_cap, held, patience=PATIENCE))
+        gpus[app.id] = np.array(
+            [by_hour[a : b + 1].max() for a, b in zip(first, last, strict=True)], dtype=int
+        )
+        ramped[app.id] = ramped_gpus(app, cluster, gpus[app.id])
     return Demand(traffic, gpus, ramped)
+
+
+def ramped_gpus(app: App, cluster: Cluster, gpus: np.ndarray) -> np.ndarray:
+    """Return the GPUs a step that an app is planned for: its need under its swap cap, from what it holds now.
+
+    Parameters
+    ----------
+    app, cluster
+        The app, and the cluster that it lives in; held GPUs that are down do not count.
+    gpus : ndarray of int, shape (steps,)
+        Its need.
+    """
+    held = len(set(app.held) - set(cluster.pool(app.pool).down))
+    return np.array(ramp(gpus.tolist(), app.swap_cap, held, patience=PATIENCE), dtype=np.int64)
 
 
 def capacity_of(app: App) -> Capacity:

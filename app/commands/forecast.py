@@ -1,13 +1,16 @@
 """``forecast``: the demand of realtime apps, as a table, a file and a picture; ``forecast backtest``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from tidegrid.app.common import JsonFlag, print_json, progress, say, table
 from tidegrid.errors import InputError
+
+if TYPE_CHECKING:
+    from tidegrid.data import Cluster
 
 Traffic = Annotated[
     Path, typer.Argument(help="Hourly traffic (series_id, timestamp or hour, value), or a site's folder.")
@@ -78,6 +81,14 @@ def forecast(
         int | None, typer.Option("--swap-cap", min=0, help="GPUs that may come or go an hour.")
     ] = None,
     held: Annotated[int, typer.Option("--held", min=0, help="GPUs held now.")] = 0,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster",
+            help="Cluster description (cluster.json, or a site's folder): its apps' capacity, swap caps (a step is "
+            "an hour here), held GPUs, and its time zone, in place of the options for them.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the quantiles here, CSV.")] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Draw the first series here, PNG.")
@@ -90,6 +101,15 @@ def forecast(
 
     from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
 
+    site = None
+    if cluster is not None:
+        if (units, replica, least, load, cap, held) != (None, 1, 0, 1.0, None, 0):
+            raise InputError(
+                "is given together with capacity options",
+                field="--cluster",
+                fix="let either cluster.json or the options tell capacity, swap cap and GPUs held",
+            )
+        site = _cluster(cluster)
     levels = tuple(sorted({0.025, 0.1, 0.5, 0.9, 0.975, quantile}))
     capacity = (
         None
@@ -100,10 +120,18 @@ def forecast(
         history = _history(traffic, series, timezone)
         step(f"learning {history['series_id'].nunique()} series")
         X = history.rename(columns={"series_id": "unique_id", "timestamp": "ds"})
-        estimator = RealtimeEstimator(timezone=timezone or "UTC", country=country, n_jobs=jobs)
+        zone = timezone or ("UTC" if site is None else site.timezone)
+        estimator = RealtimeEstimator(timezone=zone, country=country, n_jobs=jobs)
         estimator.fit(X[["unique_id", "ds"]], X["value"])
         rows = []
-        for name, last in history.groupby("series_id")["timestamp"].max().items():
+        ends = history.groupby(history["series_id"].astype(str))["timestamp"].max()
+        if site is not None:
+            # an app without traffic of its own is forecast from the others, from their last hour on
+            wanted = list(
+                dict.fromkeys(app.series for app in site.apps if not series or app.series in series)
+            )
+            ends = ends.reindex(wanted).fillna(ends.max())
+        for name, last in ends.items():
             ds = pd.date_range(last + pd.Timedelta(hours=1), periods=hours, freq="h")
             rows.append(pd.DataFrame({"unique_id": name, "ds": ds}))
         ahead = pd.concat(rows, ignore_index=True)
@@ -115,6 +143,8 @@ def forecast(
                 for _, part in result.groupby("unique_id", sort=False)
             ]
             result["gpus_ramped"] = pd.concat(curves)
+        if site is not None:
+            result = _by_app(site, result, quantile)
         report = estimator.report()
     named = result.rename(columns={level: f"q{level}" for level in levels})
     if out is not None:
@@ -127,7 +157,7 @@ def forecast(
     if json_:
         print_json({"forecast": named.to_dict("records"), "series": report.reset_index().to_dict("records")})
         return
-    _print(result, report, quantile, capacity is not None)
+    _print(result, quantile)
     for path in (out, picture):
         if path is not None:
             say(f"wrote {path}")
@@ -212,16 +242,52 @@ def _history(traffic: Path, series: list[str] | None, timezone: str | None) -> A
     return history
 
 
-def _print(result: Any, report: Any, quantile: float, gpus: bool) -> None:
+def _cluster(path: Path) -> "Cluster":
+    from tidegrid.data import read_cluster
+    from tidegrid.pipeline.demand import capacity_of
+
+    path = path / "cluster.json" if path.is_dir() else path
+    found = read_cluster(path)
+    if not found.apps:
+        raise InputError(
+            "holds no apps", file=path, field="apps", fix="name the apps whose GPUs are asked for"
+        )
+    for app in found.apps:
+        try:
+            capacity_of(app)
+        except InputError as error:
+            raise error.in_file(path) from None
+    return found
+
+
+def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
+    """Return the forecast of each app's series with the app's name and GPUs; apps may share a series."""
+    import pandas as pd
+
+    from tidegrid.pipeline.demand import capacity_of, ramped_gpus
+
+    parts = []
+    for app in site.apps:
+        part = result[result["unique_id"] == app.series].copy()
+        if len(part):
+            need = capacity_of(app).gpus(part[quantile])
+            part.insert(0, "app", app.id)
+            parts.append(part.assign(gpus=need, gpus_ramped=ramped_gpus(app, site, need)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _print(result: Any, quantile: float) -> None:
+    gpus = "gpus" in result
+    key = "app" if "app" in result else "unique_id"
     rows = []
-    for name, part in result.groupby("unique_id", sort=False):
+    for name, part in result.groupby(key, sort=False):
         peak = part[0.5].idxmax()
         row = [str(name), _number(part[0.5].mean()), _number(part[0.5].max()), _number(part[0.1].loc[peak])]
         row += [_number(part[0.9].loc[peak]), f"{part['ds'].loc[peak]:%a %H:%M}"]
         if gpus:
             row += [f"{part['gpus'].min()}–{part['gpus'].max()}", f"{int(part['gpus_ramped'].sum())}"]
-        rows.append([*row, str(report.loc[str(name), "basis"])])
-    head = ["series", "mean", "peak", "10 %", "90 %", "peak at (UTC)"]
+        rows.append([*row, str(part["basis"].iloc[0])])
+    head = ["app" if key == "app" else "series", "mean", "peak", "10 %", "90 %", "peak at (UTC)"]
     head += [f"GPUs at {quantile:g}", "GPU-hours"] if gpus else []
     table("", [*head, "basis"], rows)
 
@@ -229,15 +295,16 @@ def _print(result: Any, report: Any, quantile: float, gpus: bool) -> None:
 def _draw(path: Path, history: Any, result: Any, levels: tuple[float, ...]) -> None:
     from tidegrid.app.pictures import demand_png
 
-    name = str(result["unique_id"].iloc[0])
-    part = result[result["unique_id"] == name].set_index("ds")
+    key = "app" if "app" in result else "unique_id"
+    shown, name = str(result[key].iloc[0]), str(result["unique_id"].iloc[0])
+    part = result[result[key] == shown].set_index("ds")
     past = history[history["series_id"].astype(str) == name].set_index("timestamp")["value"].iloc[-14 * 24 :]
     needed = "gpus" in part
     demand_png(
         past,
         part[list(levels)],
         path,
-        f"{name}: demand an hour and its forecast",
+        f"{shown}: demand an hour and its forecast",
         part["gpus"] if needed else None,
         part["gpus_ramped"] if needed else None,
     )

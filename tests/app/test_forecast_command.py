@@ -8,6 +8,7 @@ import pytest
 
 from tidegrid.app.cli import app
 from tidegrid.app.common import run
+from tidegrid.estimators.realtime.capacity import PATIENCE, ramp
 
 
 @pytest.fixture
@@ -54,6 +55,50 @@ def test_forecast_json_is_one_object(traffic, capsys):
     assert called("forecast", traffic, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["forecast"]) == 24 and found["series"][0]["unique_id"] == "chat"
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Two apps on one series of which one may swap a GPU an hour, and a third without history."""
+    each = {"units_per_gpu_hour": 10, "gpus_per_replica": 2, "min_replicas": 3}
+    apps = [
+        {"id": "a", "pool": "p", "series_id": "chat", "swap_cap": 1, "held": [0, 1, 2], "capacity": each},
+        {"id": "b", "pool": "p", "series_id": "chat", "capacity": {"units_per_gpu_hour": 20}},
+        {"id": "new", "pool": "p", "capacity": {"units_per_gpu_hour": 20}},
+    ]
+    pools = [{"id": "p", "gpus": 64, "gpu_type": "H100-SXM-80GB", "down": [1]}]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"timezone": "Europe/Berlin", "pools": pools, "apps": apps}))
+    return path
+
+
+def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, tmp_path, capsys):
+    """The curve of GPUs is the one that the pipeline plans with; an app without traffic is forecast from the others."""
+    out = tmp_path / "f.csv"
+    assert called("forecast", traffic, "--cluster", cluster, "-o", out) == 0
+    assert "new" in capsys.readouterr().out
+    frame = pd.read_csv(out)
+    assert frame.groupby("app").size().to_dict() == {"a": 24, "b": 24, "new": 24}
+    a, b = frame[frame["app"] == "a"], frame[frame["app"] == "b"]
+    assert (a["gpus"] % 2 == 0).all() and a["gpus"].min() >= 6
+    assert a["gpus_ramped"].tolist() == ramp(a["gpus"].tolist(), 1, 2, patience=PATIENCE)
+    assert b["gpus"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
+    assert frame.loc[frame["app"] == "new", "basis"].str.startswith("calibrated prior").all()
+
+
+def test_a_cluster_and_capacity_options_together_are_refused(traffic, cluster, capsys):
+    assert called("forecast", traffic, "--cluster", cluster, "--swap-cap", 2) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "--cluster" in err
+
+
+def test_an_app_without_declared_throughput_is_named_with_its_file(traffic, cluster, capsys):
+    told = json.loads(cluster.read_text())
+    told["apps"][1]["capacity"] = {}
+    cluster.write_text(json.dumps(told))
+    assert called("forecast", traffic, "--cluster", cluster) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "cluster.json" in err and "'b'" in err
 
 
 def test_backtest_prints_its_measures(traffic, capsys):
