@@ -95,6 +95,10 @@ def replay(
         raise InputError("only a search has it", field="--try, --out", fix="add --tune")
     if tune and (report or len(policies or []) > 1):
         raise InputError("a search has one policy and no report", field="--tune", fix="leave them out")
+    for path in (report, out):
+        # before hours of replays rather than after them
+        if path is not None and not path.parent.is_dir():
+            raise InputError("the folder does not exist", file=path, fix="name one that does")
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
             trace,

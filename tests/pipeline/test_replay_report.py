@@ -145,6 +145,7 @@ def test_the_command_searches_knobs(
         (["--tune", "--try", "decay=7"], "decay"),
         (["--tune", "--report", "x.html"], "--tune"),
         (["--set", "magic=1"], "magic"),
+        (["--report", "/nowhere/replay.html"], "/nowhere/replay.html"),
         (["--backend", "dask"], "--scheduler"),
         (["--backend", "nowhere"], "nowhere"),
         (["--backend", "loky", "--scheduler", "tcp://127.0.0.1:1"], "--backend"),
