@@ -53,7 +53,7 @@ def sweep(
     knobs
         The rolling allocator's knobs.
     jobs
-        Processes, as in joblib.
+        Processes, as in joblib; Dask and Ray use all workers that they have.
     backend
         A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
         Ray where it is registered.
@@ -115,8 +115,9 @@ def run_tasks(
             fix="for 'dask' connect a distributed.Client, for 'ray' call ray.util.joblib.register_ray()",
         ) from None
     with config:
-        # a backend of workers elsewhere has as many as its scheduler has
-        return _collect(Parallel(n_jobs=-1, batch_size=1, return_as="generator")(calls), each)
+        # workers elsewhere are as many as their scheduler has
+        n_jobs = -1 if backend in ("dask", "ray") else jobs
+        return _collect(Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")(calls), each)
 
 
 def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> list[Result]:
