@@ -1,7 +1,7 @@
 """What the commands ``plan``, ``predict``, ``train`` and ``demo`` share: run the main job, write and print it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.plan import Planned, make_forecast, make_plan
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.site import Site
-from tidegrid.scheduler import Plan, explain, solve
+from tidegrid.scheduler import Plan, solve
 
 BASELINES = ("fifo", "fifo_backfill")
 """What a plan is compared with when it is made; ``tidegrid compare`` shows all modes."""
@@ -94,8 +94,7 @@ def plan_site(
     step("forecasting durations and demand")
     forecast = make_forecast(site.requests, site.running, site.cluster, estimators, site.now, policy)
     step(f"planning {len(forecast.problem.jobs)} jobs on {sum(p.gpus for p in forecast.problem.pools)} GPUs")
-    planned = make_plan(forecast, site.running, mode, time_limit, seed)
-    planned = replace(planned, plan=explain(forecast.problem, planned.plan))
+    planned = make_plan(forecast, site.running, mode, time_limit, seed, site.cluster.timezone)
     baselines = {name: solve(forecast.problem, mode=name) for name in BASELINES if name != mode}
     refused = [(str(r.job_id), str(r.reason)) for r in forecast.estimates.refused.itertuples(index=False)]
     waiting = []

@@ -79,9 +79,14 @@ def make_plan(
     mode: str = "fast",
     time_limit: float | None = None,
     seed: int = 0,
+    timezone: str | None = None,
 ) -> Planned:
-    """Solve the forecast's problem and say when each job is expected to start and end."""
-    plan = explain(forecast.problem, solve(forecast.problem, mode=mode, time_limit=time_limit, seed=seed))
+    """Solve the forecast's problem and say when each job is expected to start and end.
+
+    Explanations tell the times of an IANA zone; UTC where ``timezone`` is None.
+    """
+    plan = solve(forecast.problem, mode=mode, time_limit=time_limit, seed=seed)
+    plan = explain(forecast.problem, plan, timezone)
     return Planned(
         forecast, plan, eta_table(forecast.problem, plan, durations(forecast, running), LEVELS, seed)
     )

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from tidegrid.scheduler.clock import Clock, gpu_count
 from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
 
 
-def coverage_risks(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+def coverage_risks(problem: Problem, plan: Plan, clock: Clock | None = None) -> list[dict[str, Any]]:
     """Return where apps are short: one record for each app and unbroken stretch of equal shortfall."""
+    clock = clock or Clock(problem)
     short = {app.id: np.zeros(problem.lookahead, np.int64) for app in problem.apps}
     for name, cells in plan.apps:
         demand = problem.app_by_id[name].demand
@@ -22,8 +24,8 @@ def coverage_risks(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
     risks = []
     for name, row in short.items():
         for start, stop, gpus in _stretches(row, problem.steps):
-            past = " past the horizon" if start >= problem.steps else ""
-            text = f"{name} is {gpu_count(gpus)} short {in_steps(start, stop)}{past}"
+            past = ", past the horizon" if start >= problem.steps else ""
+            text = f"{name} is {gpu_count(gpus)} short {clock.during(start, stop)}{past}"
             risks.append({"app": name, "from": start, "to": stop, "short": gpus, "text": text})
     return sorted(risks, key=lambda risk: (risk["from"], risk["app"]))
 
@@ -62,20 +64,22 @@ def _stretches(row: np.ndarray, split: int) -> Iterable[tuple[int, int, int]]:
             start = t
 
 
-def surplus(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+def surplus(problem: Problem, plan: Plan, clock: Clock | None = None) -> list[dict[str, Any]]:
     """Return where apps hold GPUs beyond their demand, which are idle: app, from, to, gpus, text."""
+    clock = clock or Clock(problem)
     found = []
     for name, cells in plan.apps:
         demand = problem.app_by_id[name].demand
         extra = np.array([max(0, len(held) - want) for held, want in zip(cells, demand, strict=False)])
         for start, stop, gpus in _stretches(extra, -1):
-            text = f"{name} holds {gpu_count(gpus)} beyond its demand {in_steps(start, stop)}"
+            text = f"{name} holds {gpu_count(gpus)} beyond its demand {clock.during(start, stop)}"
             found.append({"app": name, "from": start, "to": stop, "gpus": gpus, "text": text})
     return sorted(found, key=lambda item: (item["from"], item["app"]))
 
 
-def idle_windows(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
+def idle_windows(problem: Problem, plan: Plan, clock: Clock | None = None) -> list[dict[str, Any]]:
     """Return free cells as rectangles: equal stretches of neighbouring GPUs are one window."""
+    clock = clock or Clock(problem)
     windows = []
     for pool in problem.pools:
         free = np.ones((pool.gpus, problem.steps), np.int64)
@@ -90,25 +94,15 @@ def idle_windows(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
         for gpu in range(pool.gpus + 1):
             now = {(a, b) for a, b, _ in _stretches(free[gpu], -1)} if gpu < pool.gpus else set()
             for key in [key for key in open_windows if key not in now]:
-                windows.append(_window(pool.id, open_windows.pop(key), gpu - 1, *key))
+                windows.append(_window(clock, pool.id, open_windows.pop(key), gpu - 1, *key))
             for key in now:
                 open_windows.setdefault(key, gpu)
     return sorted(windows, key=lambda w: (w["pool"], w["from"], w["first_gpu"], w["to"]))
 
 
-def _window(pool: str, first: int, last: int, start: int, stop: int) -> dict[str, Any]:
-    text = f"{pool} GPU {span(first, last - first + 1)} idle {in_steps(start, stop)}"
+def _window(clock: Clock, pool: str, first: int, last: int, start: int, stop: int) -> dict[str, Any]:
+    text = f"{pool} GPU {span(first, last - first + 1)} idle {clock.during(start, stop)}"
     return {"pool": pool, "first_gpu": first, "last_gpu": last, "from": start, "to": stop, "text": text}
-
-
-def gpu_count(count: int) -> str:
-    """Return "1 GPU" or "n GPUs"."""
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def in_steps(start: int, stop: int) -> str:
-    """Return "at step 3" or "in steps 3–5"; ``stop`` is exclusive."""
-    return f"at step {start}" if stop == start + 1 else f"in steps {start}–{stop - 1}"
 
 
 def span(first: int, count: int) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 
 from tidegrid.errors import InputError
 from tidegrid.scheduler.arrays import FAR, Arrays, arrays_of
+from tidegrid.scheduler.clock import Clock, gpu_count, step_count
 from tidegrid.scheduler.coverage import (
     coverage_risks,
-    gpu_count,
     idle_windows,
     past_horizon,
     span,
@@ -33,7 +33,7 @@ MOST_BLOCKERS = 8
 _FIFO = ("fifo", "fifo_elastic")
 
 
-def explain(problem: Problem, plan: Plan) -> Plan:
+def explain(problem: Problem, plan: Plan, timezone: str | None = None) -> Plan:
     """Return the plan with its explanations.
 
     Parameters
@@ -42,6 +42,8 @@ def explain(problem: Problem, plan: Plan) -> Plan:
         The input that the plan answers.
     plan
         A legal plan.
+    timezone
+        IANA zone of the clock times beside the steps, which a problem with a ``start`` has; UTC where None.
 
     Returns
     -------
@@ -52,16 +54,16 @@ def explain(problem: Problem, plan: Plan) -> Plan:
         ``to`` (exclusive) step, ``short`` GPUs, ``text``. ``idle_windows``: ``pool``, ``first_gpu``,
         ``last_gpu``, ``from``, ``to``, ``text``. ``surplus``: GPUs that an app holds beyond its demand.
     """
-    view = _View(problem, plan)
+    view = _View(problem, plan, timezone)
     return plan.with_extra(
         explanations=[view.explain(job) for job in problem.jobs],
-        risks=coverage_risks(problem, plan),
-        idle_windows=idle_windows(problem, plan),
-        surplus=surplus(problem, plan),
+        risks=coverage_risks(problem, plan, view.clock),
+        idle_windows=idle_windows(problem, plan, view.clock),
+        surplus=surplus(problem, plan, view.clock),
     )
 
 
-def explain_job(problem: Problem, plan: Plan, job: str) -> dict[str, Any]:
+def explain_job(problem: Problem, plan: Plan, job: str, timezone: str | None = None) -> dict[str, Any]:
     """Return the explanation of one job, as in `explain`.
 
     Raises
@@ -72,18 +74,19 @@ def explain_job(problem: Problem, plan: Plan, job: str) -> dict[str, Any]:
     if job not in problem.job_by_id:
         known = ", ".join(list(problem.job_by_id)[:5])
         raise InputError(f"the problem has no job {job!r}", field="job", fix=f"name one of {known}, …")
-    return _View(problem, plan).explain(problem.job_by_id[job])
+    return _View(problem, plan, timezone).explain(problem.job_by_id[job])
 
 
 class _View:
     """The plan's board, with every question that an explanation asks of it."""
 
-    def __init__(self, problem: Problem, plan: Plan) -> None:
+    def __init__(self, problem: Problem, plan: Plan, timezone: str | None = None) -> None:
         # The loops are compiled; whoever never asks for a reason never waits for the compiler's import.
         from tidegrid.scheduler.baselines.engine import _earliest, _fit, _free_runs
 
         self._earliest, self._fit = _earliest, _fit
         self.problem, self.plan = problem, plan
+        self.clock = Clock(problem, timezone)
         self.arrays: Arrays = arrays_of(problem)
         self.offset = np.concatenate([[0], np.cumsum(self.arrays.pool_gpus)])
         self.pool = {pool.id: i for i, pool in enumerate(problem.pools)}
@@ -117,19 +120,19 @@ class _View:
         placed = self.plan.placement_by_job.get(job.id)
         if placed is not None:
             return self._explain_placed(job, placed)
-        reason = refusal(self.problem, job)
+        reason = refusal(self.problem, job, self.clock)
         if reason:
             return _record(job, "refused", f"refused: {reason}")
         return self._explain_waiting(job)
 
     def _explain_placed(self, job: Job, placed: Placement) -> dict[str, Any]:
         if job.running:
-            return _record(job, "running", f"it runs, {placed.steps} steps to go", placed)
+            return _record(job, "running", f"it runs, {step_count(placed.steps)} to go", placed)
         where = f"on GPU {span(placed.first_gpu, placed.gpus)} of {placed.pool}"
         if placed.start == 0:
             return _record(job, "now", f"it starts now {where}", placed)
         if placed.start == job.earliest:
-            return _record(job, "later", f"it may not start before step {job.earliest}", placed)
+            return _record(job, "later", f"it may not start before {self.clock.step(job.earliest)}", placed)
         shape = Shape(pool=placed.pool, gpus=placed.gpus, steps=placed.steps)
         with _Without(self, placed):
             latest = self._latest_end(job)
@@ -137,16 +140,16 @@ class _View:
             why = self._shortage(shape, job.earliest, start, first)
         if start < placed.start:
             block = span(placed.first_gpu, placed.gpus)
-            why += f"; {self._choice()}it starts at step {placed.start} ({block})"
+            why += f"; {self._choice()}it starts at {self.clock.step(placed.start)} ({block})"
             start, first = placed.start, placed.first_gpu
         return _record(job, "later", why, placed, self._blockers(job, shape, start, first))
 
     def _explain_waiting(self, job: Job) -> dict[str, Any]:
         state: State = "not in this horizon"
         if job.earliest >= self.problem.steps:
-            return _record(job, state, f"its earliest step {job.earliest} is past the horizon")
+            return _record(job, state, f"its earliest, {self.clock.step(job.earliest)}, is past the horizon")
         shape = self._shape_in_question(job)
-        never = shape_refusal(self.problem, job, shape)
+        never = shape_refusal(self.problem, job, shape, self.clock)
         if never:
             return _record(job, "refused", f"refused: {self.plan.mode} gives a job one size, and {never}")
         start, first = self._first_place(job, shape)
@@ -159,10 +162,10 @@ class _View:
             return _record(job, state, f"{shortage}; {why}", None, self._blockers(job, shape, start, first))
         start, first = self._least_blocked(job, shape)
         if start < 0:
-            block = f"{gpu_count(shape.gpus)} for {shape.steps} steps"
-            why = f"{block} from step {job.earliest} on end past the horizon, which it may not"
+            block = f"{gpu_count(shape.gpus)} for {step_count(shape.steps)}"
+            why = f"{block} from {self.clock.step(job.earliest)} on end past the horizon, which it may not"
             return _record(job, state, why)
-        why = f"{shortage}; no block of {shape.gpus} is free for {shape.steps} steps"
+        why = f"{shortage}; no block of {shape.gpus} is free for {step_count(shape.steps)}"
         return _record(job, state, why, None, self._blockers(job, shape, start, first, shape.steps))
 
     def _shape_in_question(self, job: Job) -> Shape:
@@ -206,7 +209,7 @@ class _View:
         """What is free at step t, a job's earliest, and where the first block for its shape is."""
         pool = self.problem.pool_by_id[shape.pool]
         free = int((self.run[t, self._columns(pool.id, 0, pool.gpus)] > 0).sum())
-        at = "" if t == 0 else f" at step {t}"
+        at = "" if t == 0 else f" at {self.clock.step(t)}"
         what = f"first block of {shape.gpus}"
         if free == 0:
             text = f"no GPU free{at}"
@@ -223,9 +226,11 @@ class _View:
             if long == need:
                 return f"{gpu_count(free)} free{at}, block of {shape.gpus} ({block})"
             text = f"{gpu_count(free)} free{at}, block of {shape.gpus} ({block})"
-            text += f" for {long} of {shape.steps} steps"
-            what += f" for {shape.steps} steps"
-        return text if start < 0 else f"{text}; {what} at step {start} ({span(first, shape.gpus)})"
+            text += f" for {long} of {step_count(shape.steps)}"
+            what += f" for {step_count(shape.steps)}"
+        return (
+            text if start < 0 else f"{text}; {what} at {self.clock.step(start)} ({span(first, shape.gpus)})"
+        )
 
     def _choice(self) -> str:
         if self.plan.mode in _FIFO:
@@ -315,10 +320,10 @@ class _View:
         app = self.problem.app_by_id.get(name)
         if app is not None:
             most = max(app.demand[:until])
-            return f"{name} holds GPU {held} until step {until} (realtime, demand up to {most})"
+            return f"{name} holds GPU {held} until {self.clock.step(until)} (realtime, demand up to {most})"
         job = self.problem.job_by_id[name]
         how = "running" if job.running else f"priority {job.priority}"
-        return f"{name} holds GPU {held} until step {until} ({how})"
+        return f"{name} holds GPU {held} until {self.clock.step(until)} ({how})"
 
 
 class _Without:

@@ -192,7 +192,7 @@ def _tick(
     events += flags
     step(f"planning {len(forecast.problem.jobs)} jobs")
     plan = solve(forecast.problem, mode=how.mode, time_limit=how.time_limit, seed=how.seed)
-    plan = explain(forecast.problem, plan)
+    plan = explain(forecast.problem, plan, site.cluster.timezone)
     etas = eta_table(forecast.problem, plan, durations(forecast, learnt.running), LEVELS, how.seed)
     holds, apps, put_off = app_moves(state, site, forecast.problem, plan, now)
     events += put_off

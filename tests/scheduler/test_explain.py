@@ -89,9 +89,13 @@ def test_an_impossible_job_is_refused_and_the_others_start(mode: str) -> None:
         (
             waiting("x", 4, 6, earliest=3, deadline=8),
             {},
-            "takes 6 steps and may start at step 3, past its deadline 8",
+            "it may start at step 3 and must end before step 8, but it takes 6 steps on 4 GPUs of h100",
         ),
-        (waiting("x", 4, 25, finish_inside=True), {}, "takes 25 steps and must end inside the horizon of 24"),
+        (
+            waiting("x", 4, 25, finish_inside=True),
+            {},
+            "it must end inside the horizon of 24 steps, but it takes 25 steps on 4 GPUs of h100",
+        ),
         (waiting("x", 8, 1), {"node_size": 16, "gpus": 9}, None),
         (waiting("x", 4, 1), {"node_size": 4, "gpus": 3}, "it needs 4 GPUs, h100 has 3"),
         ({**waiting("x", 4, 1), "shapes": []}, {}, "it has no shape"),
@@ -100,6 +104,77 @@ def test_an_impossible_job_is_refused_and_the_others_start(mode: str) -> None:
 def test_refusals_give_the_reason(job: dict[str, Any], pool: dict[str, Any], reason: str | None) -> None:
     found = refusals(problem([job], **pool)).get("x")
     assert found is None if reason is None else reason in str(found)
+
+
+def _shapes(*ways: tuple[int, int]) -> list[dict[str, Any]]:
+    return [{"pool": "h100", "gpus": gpus, "steps": steps} for gpus, steps in ways]
+
+
+@pytest.mark.parametrize(
+    ("ways", "more", "reason"),
+    [
+        (
+            [(1, 9), (2, 5), (4, 3)],
+            {"earliest": 1, "deadline": 3},
+            "it may start at step 1 and must end before step 3, but it takes 9 steps on 1 GPU or 5 on 2 or 3 on 4 "
+            "of h100",
+        ),
+        (
+            [(1, 90), (2, 80), (4, 70), (8, 60), (8, 65), (1, 85), (2, 75), (16, 1)],
+            {"finish_inside": True},
+            "it must end inside the horizon of 24 steps, but it takes 85 steps on 1 GPU or 75 on 2 or 70 on 4 or "
+            "60 on 8 of h100; it needs 16 GPUs, h100 has 8",
+        ),
+        ([(16, 1), (32, 1)], {}, "it needs at least 16 GPUs, h100 has 8"),
+    ],
+)
+def test_a_reason_that_shapes_share_is_told_once(
+    ways: list[tuple[int, int]], more: dict[str, Any], reason: str
+) -> None:
+    board = problem([{**waiting("x", 1, 1, **more), "shapes": _shapes(*ways)}])
+    assert refusals(board) == {"x": reason}
+    assert told(board, "x")["reason"] == f"refused: {reason}"
+
+
+def test_many_sizes_of_a_pool_are_told_by_the_quickest() -> None:
+    ways = [(1 << k, 40 - k) for k in range(6)]
+    board = problem([{**waiting("x", 1, 1, finish_inside=True), "shapes": _shapes(*ways)}], gpus=32)
+    assert refusals(board)["x"].endswith("it takes at least 35 steps (32 GPUs; 6 sizes on offer) on h100")
+
+
+def _at(start: str, board: Problem) -> Problem:
+    return Problem.from_dict({**board.to_dict(), "start": start})
+
+
+def test_clock_times_stand_beside_steps_where_the_problem_states_its_start() -> None:
+    """UTC unless a zone is given; durations of one step are told in the singular."""
+    jobs = [running("r", 0, 8, 5), waiting("w", 4, 2), running("s", 8, 2, 1)]
+    board = _at("2026-03-02T08:00:00+00:00", problem(jobs, gpus=16))
+    plan = Plan.of(
+        board, "fifo", [Placement("r", "h100", 0, 8, 0, 5), Placement("w", "h100", 0, 4, 5, 2),
+                        Placement("s", "h100", 8, 2, 0, 1)], [],
+    )  # fmt: skip
+    assert explain_job(board, plan, "s")["reason"] == "it runs, 1 step to go"
+    full = _at("2026-03-02T08:00:00+00:00", problem([running("r", 0, 8, 5), waiting("w", 4, 2)]))
+    here = explain_job(full, solve(full, "fifo"), "w")
+    assert here["reason"] == "no GPU free; first block of 4 at step 5, Mon 13:00 UTC (0–3)"
+    assert here["blockers"][0]["text"] == "r holds GPU 0–3 until step 5, Mon 13:00 UTC (running)"
+    there = explain_job(full, solve(full, "fifo"), "w", timezone="Europe/Berlin")
+    assert "at step 5, Mon 14:00 CET (0–3)" in there["reason"]
+    with pytest.raises(InputError, match="not a time zone"):
+        explain_job(full, solve(full, "fifo"), "w", timezone="Mars/Olympus")
+
+
+def test_windows_and_risks_carry_clock_times() -> None:
+    """The end of a window is the instant at which it ends; another day and a change of the clocks are named."""
+    apps = [{"id": "chat", "pool": "h100", "priority": 9, "demand": [9] * 4, "held": list(range(8))}]
+    board = _at("2026-03-02T22:00:00Z", problem([], apps, steps=4))
+    (risk,) = explain(board, solve(board, "fifo")).extra["risks"]
+    assert risk["text"] == "chat is 1 GPU short in steps 0–3, Mon 22:00–Tue 02:00 UTC"
+    board = _at("2026-03-29T00:30:00Z", problem([], steps=2))
+    plan = explain(board, solve(board, "fifo"), timezone="Europe/Berlin")
+    (window,) = plan.extra["idle_windows"]
+    assert window["text"] == "h100 GPU 0–7 idle in steps 0–1, Sun 01:30 CET–04:30 CEST"
 
 
 def test_a_block_that_is_free_for_too_short_is_named() -> None:
@@ -190,7 +265,7 @@ def test_risks_name_app_steps_and_gpus() -> None:
             "from": 2,
             "to": 3,
             "short": 4,
-            "text": "second is 4 GPUs short at step 2 past the horizon",
+            "text": "second is 4 GPUs short at step 2, past the horizon",
         },
     ]
 
