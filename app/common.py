@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -66,14 +67,68 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def progress(description: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on standard error while the block runs; the yielded function changes its text."""
+def progress(description: str, quiet: bool = False, lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show on standard error what is being done while the block runs; the yielded function changes the text.
+
+    Parameters
+    ----------
+    description
+        The first text.
+    quiet
+        Show nothing.
+    lines
+        Where standard error is no terminal, on which one line changes, write a line each time; else nothing.
+    """
+    from rich.markup import escape
+
     err = console(stderr=True)
-    if quiet or not err.is_terminal:
+    if quiet or not (lines or err.is_terminal):
         yield lambda text: None
         return
-    with err.status(description) as status:
-        yield lambda text: status.update(text)
+    if not err.is_terminal:
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    with err.status(escape(description)) as status:
+        yield lambda text: status.update(escape(text))
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Return "1 job", "2 jobs": a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def check_time_limit(mode: str, time_limit: float | None) -> None:
+    """Refuse a time limit for a mode that does not search until one.
+
+    Raises
+    ------
+    InputError
+        The limit would be passed over.
+    """
+    from tidegrid.scheduler import BASELINES
+
+    if time_limit is not None and mode in ("fast", *BASELINES):
+        raise InputError(
+            f"mode {mode} does not search until a limit",
+            field="--time-limit",
+            fix="leave it out, or choose --mode full",
+        )
+
+
+def check_store(store: Path | None) -> None:
+    """Refuse a model store that was named and is not there.
+
+    Raises
+    ------
+    InputError
+        There is no such folder.
+    """
+    if store is not None and not store.is_dir():
+        raise InputError(
+            "there is no such folder",
+            file=store,
+            fix="name a model store, or leave --store out to use SITE/models",
+        )
 
 
 def fail(error: Exception) -> NoReturn:

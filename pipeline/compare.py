@@ -146,14 +146,14 @@ def compare(
     seconds: dict[str, list[float]] = {}
     for mode in names:
         step(f"{name}: {mode}")
-        options = {"progress": lambda text: step(f"{name}: {text}")} if mode == "full" else {}
+        options = {"progress": lambda text: step(f"{name}: full: {text}")} if mode == "full" else {}
         plans[mode] = solve(problem, mode=mode, time_limit=time_limit, seed=seed, **options)
         if repeats and mode != "full":
             seconds[mode] = [_timed(problem, mode, seed, clock) for _ in range(repeats)]
     bound, status = None, ""
     if bound_limit is not None:
         step(f"{name}: proven bound")
-        bound, status = _bound(problem, bound_limit, plans.get("full"))
+        bound, status = _bound(problem, bound_limit, plans.get("full"), lambda text: step(f"{name}: {text}"))
     ratio, reached = None, False
     if race and "fast" in plans and seconds.get("fast"):
         step(f"{name}: CP-SAT to the same objective")
@@ -170,10 +170,10 @@ def _timed(problem: Problem, mode: str, seed: int, clock: Clock) -> float:
     return clock() - began
 
 
-def _bound(problem: Problem, limit: float, full: Plan | None) -> tuple[float, str]:
+def _bound(problem: Problem, limit: float, full: Plan | None, step: Step) -> tuple[float, str]:
     from tidegrid.scheduler.formal import bound
 
-    found = bound(problem, limit)
+    found = bound(problem, limit, progress=step)
     value, status = found.value, found.status
     solver = full.extra.get("solver") if full is not None else None
     if solver and solver.get("bound") is not None and solver["bound"] < value:

@@ -15,6 +15,12 @@ from tidegrid.estimators.conditional import GRID, remaining_quantiles
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """The quantile levels that an estimate carries."""
 
+SHOWN = 0.9
+"""The highest level that tables show."""
+
+CAPPED = "hours end at the requested time limit"
+"""The note of an estimate whose shown quantiles are cut to the time limit that the job asked for."""
+
 FALLBACK = "recurring"
 """The estimator that needs nothing but a job's past: it answers where no other can."""
 
@@ -27,8 +33,8 @@ class Estimates:
     ----------
     shapes : DataFrame
         One row for each (job, pool, GPUs) that is possible, in a fresh index: ``job_id``, ``pool``, ``gpus`` (the
-        block, a power of two), ``estimator``, ``basis``, ``note`` (why another estimator did not answer),
-        ``mean_h``.
+        block, a power of two), ``estimator``, ``basis``, ``note`` (why another estimator did not answer, and
+        whether the requested time limit cuts the quantiles), ``mean_h``.
     hours : DataFrame
         Quantiles of the duration in hours, on the index of ``shapes``, one column for each of ``LEVELS``.
     refused : DataFrame
@@ -164,6 +170,10 @@ def answer(
     out = pd.concat(parts).reindex(rows.index)
     limit = rows.get("requested_walltime_h", pd.Series(np.nan, index=rows.index))
     # the queue ends a job at its requested time limit, so no quantile lies beyond it
+    cut = np.zeros(len(out), dtype=bool)
+    for column in (level for level in levels if level <= SHOWN):
+        cut |= out[column].to_numpy(dtype=float) > limit.to_numpy(dtype=float)
+    out.loc[cut, "note"] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.loc[cut, "note"]]
     for column in levels:
         out[column] = np.fmin(out[column].to_numpy(dtype=float), limit.to_numpy(dtype=float))
     out["mean_h"] = np.fmin(out["mean_h"], _capped_mean(out, rows, estimators, limit))

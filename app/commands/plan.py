@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tidegrid.app.common import DONE, REFUSED, JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    REFUSED,
+    JsonFlag,
+    SeedOption,
+    check_store,
+    check_time_limit,
+    print_json,
+    progress,
+    say,
+    table,
+)
 
 EXAMPLES = """
 Example: `tidegrid plan my-site --out plan` reads my-site/cluster.json, jobs.csv, traffic.csv, requests.csv and
@@ -32,7 +43,9 @@ def plan(
         ),
     ] = None,
     mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
-    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds, for mode full.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
+    ] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
     now: Annotated[
         str | None,
@@ -52,6 +65,8 @@ def plan(
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
+    check_time_limit(mode, time_limit)
+    check_store(store)
     with progress("reading the site", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         knobs = Policy.read(policy) if policy else Policy()

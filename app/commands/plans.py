@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import DONE, REFUSED, JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    REFUSED,
+    JsonFlag,
+    SeedOption,
+    check_time_limit,
+    count,
+    print_json,
+    progress,
+    say,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +30,14 @@ Modes = Annotated[
     list[str] | None, typer.Option("--mode", "-m", help="Only this mode; may be given several times.")
 ]
 Report = Annotated[Path | None, typer.Option("--report", help="Also write one HTML file with pictures.")]
-TimeLimit = Annotated[float, typer.Option("--time-limit", min=0.0, help="Seconds for mode full.")]
+TimeLimit = Annotated[
+    float,
+    typer.Option("--time-limit", min=0.0, help="Seconds for mode full, and again for the proven bound."),
+]
+Timezone = Annotated[
+    str | None,
+    typer.Option("--timezone", help="IANA zone of the clock times; UTC where absent."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,22 +63,28 @@ def solve(
     ] = "fast",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan to this file.")] = None,
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=0.0, help="Seconds, for mode full.")
+        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
     ] = None,
+    timezone: Timezone = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Plan a problem file; exit code 1 where a job is refused because no plan could ever place it."""
+    """Plan a problem file; exit code 1 where a job is refused because no plan could ever place it.
+
+    Mode full also proves a bound, which no legal plan's objective exceeds, and tells the gap: how far the plan lies
+    below the bound, as a share of it.
+    """
     from tidegrid.scheduler import Problem
     from tidegrid.scheduler import explain as explain_plan
     from tidegrid.scheduler import solve as plan_problem
 
+    check_time_limit(mode, time_limit)
     problem = Problem.read(problem_file)
-    with progress(f"planning with mode {mode}", quiet=json_) as step:
+    with progress(f"planning with mode {mode}", lines=mode == "full") as step:
         options: dict[str, Any] = {"progress": step} if mode == "full" else {}
         plan = plan_problem(problem, mode=mode, time_limit=time_limit, seed=seed, **options)
         step("explaining the plan")
-        plan = explain_plan(problem, plan)
+        plan = explain_plan(problem, plan, timezone)
         if out is not None:
             plan.write(out)
     told = plan.extra["explanations"]
@@ -73,7 +97,8 @@ def solve(
             say(f"coverage risk: {_plain(risk['text'])}")
         waiting = [item for item in told if item["state"] == "not in this horizon"]
         if waiting:
-            say(f"{len(waiting)} jobs have no start in this horizon; tidegrid explain says why")
+            jobs = count(len(waiting), "job has", "jobs have")
+            say(f"{jobs} no start in this horizon; tidegrid explain says why")
         for item in told:
             if item["state"] == "refused":
                 say(_plain(f"{item['job']}: {item['reason']}"))
@@ -82,13 +107,34 @@ def solve(
     raise typer.Exit(REFUSED if any(item["state"] == "refused" for item in told) else DONE)
 
 
+#: What a status of mode full says, in words.
+_STATUS = {
+    "optimal": "no plan is better",
+    "feasible": "the search ended before it could tell whether a better one exists",
+    "interrupted": "the search was interrupted",
+    "fallback": "the search failed, and this is the best plan without it",
+}
+#: What a status of the bound says, in words.
+_BOUND = {
+    "optimal": "its computation came to its end: more time gives no lower one",
+    "feasible": "its computation met the time limit: more time may give a lower one",
+    "prices": "it comes from prices of GPU-steps alone, as the problem is large or time was short: it may lie far up",
+    "trivial": "every job at its best, all at once: it may lie far up",
+}
+
+
 def _print_solver(plan: "Plan") -> None:
     solver = plan.extra.get("solver")
     if not solver:
         return
-    say(f"{solver['status']}: {100 * solver['gap']:.2f} % below the proven bound {solver['bound']:.1f}")
+    status, gap = solver["status"], f"{100 * solver['gap']:.2f} %"
+    say(f"proven bound of the objective: {solver['bound']:.1f}, which no legal plan exceeds")
+    if status == "optimal":
+        say("gap 0.00 %: no plan is better than this one (optimal)")
+    else:
+        say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):
-        say(_plain(f"the solver failed ({solver['trouble']}); this is the best plan without it"))
+        say(_plain(f"the trouble: {solver['trouble']}"))
     if solver.get("gain"):
         say(f"{solver['gain']:+.1f} over the fast plan")
 
@@ -104,7 +150,7 @@ def check(problem_file: ProblemFile, plan_file: PlanFile, json_: JsonFlag = Fals
     if json_:
         print_json({"legal": not violations, "violations": violations, "answers_problem": answers, **figures})
     else:
-        say("legal" if not violations else f"not legal: {len(violations)} violations")
+        say("legal" if not violations else f"not legal: {count(len(violations), 'violation')}")
         for line in violations[:20]:
             say(_plain(f"  {line}"))
         if len(violations) > 20:
@@ -119,6 +165,7 @@ def explain(
     problem_file: ProblemFile,
     plan_file: PlanFile,
     job: Annotated[str | None, typer.Argument(help="A job's id; all jobs without one.")] = None,
+    timezone: Timezone = None,
     json_: JsonFlag = False,
 ) -> None:
     """Say why a job starts when it does, and what would let it start sooner."""
@@ -126,6 +173,7 @@ def explain(
     from tidegrid.scheduler import Plan, Problem, explain_job
     from tidegrid.scheduler import check as judge
     from tidegrid.scheduler import explain as explain_plan
+    from tidegrid.scheduler.clock import Clock
 
     problem, plan = Problem.read(problem_file), Plan.read(plan_file)
     violations, _ = judge(problem, plan)
@@ -136,17 +184,18 @@ def explain(
             fix="explain a legal plan",
         )
     if job is not None:
-        told: list[dict[str, Any]] = [explain_job(problem, plan, job)]
+        told: list[dict[str, Any]] = [explain_job(problem, plan, job, timezone)]
         extra: dict[str, Any] = {}
     else:
-        explained = explain_plan(problem, plan)
+        explained = explain_plan(problem, plan, timezone)
         told = list(explained.extra["explanations"])
         extra = {name: explained.extra[name] for name in ("risks", "idle_windows", "surplus")}
     if json_:
         print_json({"explanations": told, **extra})
         return
+    clock = Clock(problem, timezone)
     for item in told:
-        when = "" if item["start"] is None else f", steps {item['start']}–{item['end'] - 1}"
+        when = "" if item["start"] is None else f", {clock.steps(item['start'], item['end'])}"
         say(f"[bold]{_plain(item['job'])}[/bold] ({item['state']}{when}): {_plain(item['reason'])}")
         for blocker in item["blockers"]:
             say(_plain(f"  would start sooner without: {blocker['text']}"))
@@ -192,12 +241,16 @@ def compare(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Plan a problem with every mode, side by side, with each plan's gap to the proven bound."""
+    """Plan a problem with every mode, side by side, with each plan's gap to the proven bound.
+
+    No legal plan's objective exceeds the bound; the gap is how far a plan lies below it, as a share of the bound. A
+    gap of 0 is the best plan there is; what is left of a larger one may be the bound's fault as well as the plan's.
+    """
     from tidegrid.pipeline.compare import compare as compare_modes
     from tidegrid.scheduler import Problem, refusals
 
     problem = Problem.read(problem_file)
-    with progress("comparing", quiet=json_) as step:
+    with progress("comparing", lines=True) as step:
         comparison = compare_modes(
             problem, mode, name=problem_file.stem, time_limit=time_limit, bound_limit=max(time_limit, 1.0),
             seed=seed, repeats=repeats, step=step,
@@ -224,13 +277,19 @@ def _full_line(comparison: "Comparison") -> str:
     """What mode full's seconds bought over the fast plan."""
     fast, full = (comparison.plans[mode].metrics["objective"] for mode in ("fast", "full"))
     status = comparison.plans["full"].extra.get("solver", {}).get("status", "unknown")
+    words = f"{_STATUS[status]} ({status})" if status in _STATUS else status
     if full <= fast:
-        return f"mode full found nothing better than the fast plan ({status})"
-    return f"mode full: objective {full - fast:+.1f} over the fast plan ({status})"
+        return f"mode full found nothing better than the fast plan: {words}"
+    return f"mode full: objective {full - fast:+.1f} over the fast plan: {words}"
 
 
 def _bound_line(comparison: "Comparison") -> str:
-    return f"proven bound of the objective: {comparison.bound:.1f} ({comparison.bound_status})"
+    status = comparison.bound_status
+    how = "found by mode full" if status.startswith("full: ") else _BOUND.get(status, status)
+    return (
+        f"proven bound of the objective: {comparison.bound:.1f}, which no legal plan exceeds ({how}); "
+        "the gap is how far a plan lies below it"
+    )
 
 
 def bench(
@@ -248,7 +307,7 @@ def bench(
     """Run every mode on the seven scenarios rebuilt from a published account of such an allocator."""
     from tidegrid.pipeline.compare import bench as run_bench
 
-    with progress("running the scenarios", quiet=json_) as step:
+    with progress("running the scenarios", lines=True) as step:
         result = run_bench(
             scenario, mode, time_limit=time_limit, bound_limit=max(time_limit, 1.0), seed=seed, repeats=repeats,
             race=race, step=step,

@@ -1,12 +1,24 @@
 """``tick`` and ``rolling``: plan again and again, commit step 0 each time, and show how the promises fared."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import DONE, REFUSED, JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    REFUSED,
+    JsonFlag,
+    SeedOption,
+    check_time_limit,
+    count,
+    print_json,
+    progress,
+    say,
+    table,
+)
 
 if TYPE_CHECKING:
     from tidegrid.pipeline.rolling import StateStore
@@ -47,7 +59,9 @@ def tick(
         Path | None, typer.Option("--out", "-o", help="The commit's file; default: SITE/commit.json.")
     ] = None,
     mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
-    time_limit: Annotated[float | None, typer.Option("--time-limit", help="Seconds, for mode full.")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
+    ] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
     refit_hours: Annotated[
         float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
@@ -64,6 +78,7 @@ def tick(
     from tidegrid.pipeline.rolling import Settings, StateStore
     from tidegrid.pipeline.rolling import tick as run_tick
 
+    check_time_limit(mode, time_limit)
     settings = Settings(
         policy=Policy.read(policy) if policy else Policy(),
         mode=mode,
@@ -73,6 +88,7 @@ def tick(
         timezone=timezone,
     )
     opened = StateStore(state)
+    before = opened.last()
     with progress("ticking", quiet=json_) as step:
         models = store or site / "models"
         if site.is_dir():
@@ -81,6 +97,10 @@ def tick(
             opened, site, now, settings, models=ModelStore(models), out=out or site / "commit.json", step=step
         )
     document = commit.document
+    if before is not None and commit.tick <= before.tick:
+        # on standard error: the same tick twice prints the same
+        said = f"tick {commit.tick} was already committed for these files and this instant"
+        print(f"tidegrid: {said}; nothing was planned anew", file=sys.stderr)
     if json_:
         print_json(document)
     else:
@@ -170,7 +190,7 @@ def _print_commit(document: dict[str, Any]) -> None:
     if document["synthetic"]:
         say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
     say(
-        f"tick {document['tick']} at {document['now']}: {len(document['start'])} jobs start, "
+        f"tick {document['tick']} at {document['now']}: {count(len(document['start']), 'job starts', 'jobs start')}, "
         f"{document['running']} run, {len(document['waiting'])} wait"
     )
     rows = [
@@ -180,7 +200,7 @@ def _print_commit(document: dict[str, Any]) -> None:
         table("", ["start now", "GPUs", "ends about", "nine in ten by"], rows, left=2)
     for move in document["apps"]:
         change = "".join(f", {word} {_indices(move[word])}" for word in ("enter", "leave") if move[word])
-        say(f"{move['app']}: {len(move['gpus'])} GPUs of {move['pool']}{change}")
+        say(f"{move['app']}: {count(len(move['gpus']), 'GPU')} of {move['pool']}{change}")
     for event in document["events"]:
         say(f"{event['kind']}: {event['text']}")
     for one in document["refused"]:

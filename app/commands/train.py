@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tidegrid.app.common import DONE, REFUSED, JsonFlag, print_json, progress, say, table
+from tidegrid.app.common import DONE, REFUSED, JsonFlag, check_store, print_json, progress, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +74,7 @@ def predict(
     from tidegrid.pipeline.estimates import estimate_jobs
     from tidegrid.pipeline.site import Site
 
+    check_store(store)
     with progress("estimating", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         if requests is not None:
@@ -93,17 +94,20 @@ def predict(
     if json_:
         print_json({"estimates": frame.to_dict("records"), "refused": refused, "notes": notes})
     else:
+        from rich.markup import escape
+
         for note in notes:
             say(f"[dim]{note}[/dim]")
         rows = [
             [
                 str(r["job_id"]), str(r["pool"]), str(r["gpus"]),
                 f"{r['hours_q0.5']:.3g}", f"{r['hours_q0.1']:.3g} – {r['hours_q0.9']:.3g}",
-                f"{r['gpu_hours_mean']:.3g}", str(r["basis"]),
+                f"{r['gpu_hours_mean']:.3g}", str(r["basis"]), escape(str(r["note"])),
             ]
             for r in frame.to_dict("records")
         ]  # fmt: skip
-        table("", ["job", "pool", "GPUs", "hours (median)", "80 % band", "GPU-hours (mean)", "basis"], rows)
+        columns = ["job", "pool", "GPUs", "hours (median)", "80 % band", "GPU-hours (mean)", "basis", "note"]
+        table("", columns, rows)
         for r in refused:
             say(f"refused: {r['job_id']}: {r['reason']}")
     raise typer.Exit(REFUSED if refused else DONE)

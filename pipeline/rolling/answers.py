@@ -11,7 +11,7 @@ from tidegrid.estimators.recurring import RecurringJobEstimator
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.champions import fit_all, load_estimators
 from tidegrid.pipeline.demand import forecast_traffic
-from tidegrid.pipeline.estimates import FALLBACK
+from tidegrid.pipeline.estimates import CAPPED, FALLBACK
 from tidegrid.pipeline.plan import Forecast, make_forecast
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling.learn import Learnt, iso
@@ -111,7 +111,7 @@ def safe_forecast(
         text = f"realtime failed ({demand.problem}); the same hours a week before answer"
         events.append(Event("fallback", "realtime", text))
     shapes = out.estimates.shapes
-    for note in sorted(set(shapes["note"]) - {""}):
+    for note in sorted({note.removesuffix(f"; {CAPPED}") for note in shapes["note"]}):
         if " failed (" in note:
             events.append(Event("fallback", note.split(" ", 1)[0], note))
     return out, events

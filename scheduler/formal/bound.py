@@ -123,13 +123,15 @@ def _solve_counts(
     from tidegrid.scheduler.formal.run import Budget, Run
 
     lowest = [float("inf")]
-    said = ""
+    said, told = "", -1
 
     def tick() -> None:
-        nonlocal said
-        line = f"bound {lowest[0]:.2f}"
+        nonlocal said, told
+        line, second = f"bound {lowest[0]:.2f}", int(seconds - budget.left())
+        if deterministic is None and second == told:
+            return
         if progress is not None and np.isfinite(lowest[0]) and line != said:
-            said = line
+            said, told = line, second
             progress(line)
 
     budget = Budget(seconds, deterministic, seed=seed, tick=tick)

@@ -157,7 +157,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.best = self.fast
-        self.stage, self._line = "fast", ""
+        self.stage, self._line, self._told = "fast", "", -1
         self.budget.tick = self._tell
         self.objective = self.fast.metrics["objective"]
         self.terms = Terms(self.problem)
@@ -244,9 +244,15 @@ class _Search:
         )
 
     def _tell(self) -> None:
-        """Say how far the search is, where that has changed; never from a solver's thread."""
+        """Say how far the search is, at most once a second; never from a solver's thread."""
         gap = relative_gap(self.bound, self.objective)
         line = f"{self.stage}: objective {self.objective:.2f}, bound {self.bound:.2f}, gap {gap:.2%}"
+        if self.budget.deterministic is None:
+            second = int(self.budget.total() - self.budget.left())
+            if second == self._told:
+                return
+            self._told = second
+            line += f", {second} of {self.budget.total():g} s"
         if self.progress is not None and line != self._line:
             self._line = line
             self.progress(line)

@@ -198,3 +198,49 @@ def test_bench_runs_a_scenario(tidegrid: Any) -> None:
     code, _, err = tidegrid("bench", "nowhere")
     assert code == 2
     assert "'nowhere' is not a scenario" in err
+
+
+@pytest.mark.parametrize("mode", ["fast", "fifo"])
+def test_a_time_limit_for_a_mode_that_has_none_is_refused(
+    tidegrid: Any, problem_file: Path, mode: str
+) -> None:
+    code, out, err = tidegrid("solve", problem_file, "--mode", mode, "--time-limit", 3)
+    assert (code, out) == (2, "")
+    assert f"--time-limit: mode {mode} does not search until a limit; leave it out" in err
+
+
+def test_the_search_says_how_far_it_is_beside_clean_output(tidegrid: Any, problem_file: Path) -> None:
+    """Lines of progress go to standard error, a line a mode, and while full runs its objective, bound and gap."""
+    code, out, err = tidegrid(
+        "compare", problem_file, "-m", "fast", "-m", "full", "--time-limit", 1.5, "--repeats", 0, "--json"
+    )
+    assert code == 0
+    assert [row["mode"] for row in json.loads(out)["modes"]] == ["fast", "full"]
+    lines = err.splitlines()
+    assert {"problem: fast", "problem: full", "problem: proven bound"} <= set(lines)
+    searching = [line for line in lines if line.startswith("problem: full: ")]
+    assert searching
+    assert all("objective" in line and "gap" in line and "of 1.5 s" in line for line in searching)
+
+
+def test_bound_and_gap_and_status_are_told_in_words(tidegrid: Any, problem_file: Path) -> None:
+    code, out, _ = tidegrid("solve", problem_file, "--mode", "full", "--time-limit", 0.5)
+    assert code == 0
+    assert "proven bound of the objective: " in out
+    assert "which no legal plan exceeds" in out
+    assert "no plan is better than this one" in out
+    code, out, _ = tidegrid("compare", problem_file, "-m", "fast", "--time-limit", 0.5, "--repeats", 0)
+    assert code == 0
+    assert "which no legal plan exceeds (" in out
+    assert "the gap is how far a plan lies below it" in out
+
+
+def test_times_are_told_in_the_zone_asked_for(tidegrid: Any, problem_file: Path, tmp_path: Path) -> None:
+    data = json.loads(problem_file.read_text()) | {"start": "2026-03-02T08:00:00Z"}
+    problem_file.write_text(json.dumps(data))
+    target = tmp_path / "plan.json"
+    assert tidegrid("solve", problem_file, "--out", target)[0] == 0
+    assert "08:00–" in tidegrid("explain", problem_file, target)[1]
+    there = tidegrid("explain", problem_file, target, "--timezone", "Asia/Tokyo")[1]
+    assert "Mon 17:00–" in there
+    assert "JST" in there

@@ -48,7 +48,8 @@ def test_a_tick_commits_prints_and_can_be_repeated(site: Path, capsys: pytest.Ca
     code, text, _ = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
     assert code in (0, 1) and "tick 1 at 2026-04-14T06:00:00+00:00" in text and "Synthetic data" in text
     first = (site / "commit.json").read_text()
-    again, same, _ = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
+    again, same, said = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
+    assert "tick 1 was already committed for these files and this instant" in said
     assert (again, same) == (code, text) and (site / "commit.json").read_text() == first
     code, text, _ = call(
         capsys, "tick", str(site), "--state", state, "--now", "2026-04-14T06:30:00Z", "--json"

@@ -198,3 +198,21 @@ def test_every_command_has_an_example_in_its_help(capsys: pytest.CaptureFixture[
             stack.append((f"{name} {child}", sub))
         if not getattr(node, "commands", {}):
             assert "xample" in (node.epilog or "") + (node.help or ""), name
+
+
+@pytest.mark.parametrize("command", ["plan", "predict"])
+def test_a_store_that_was_named_and_is_not_there_is_an_error(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Estimators are not fitted in its stead without a word."""
+    where = str(tmp_path / "NOSUCH")
+    out = ["--out", str(tmp_path / "out")] if command == "plan" else []
+    code, _, err = call(capsys, command, str(site), "--store", where, *out)
+    assert code == 2
+    assert f"{where}: there is no such folder; name a model store" in err
+
+
+def test_a_time_limit_for_mode_fast_is_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "plan", str(site), "--time-limit", "3")
+    assert code == 2
+    assert "--time-limit: mode fast does not search until a limit" in err

@@ -45,6 +45,11 @@ def test_no_quantile_lies_past_the_requested_time_limit(sample: Site, fitted: di
     estimates = estimate_jobs(requests, sample.cluster, fitted)
     assert float(estimates.hours.to_numpy().max()) <= 0.5
     assert float(estimates.shapes["mean_h"].max()) <= 0.5
+    cut = (estimates.at(0.9) >= 0.5 - 1e-9).to_numpy()
+    assert cut.any()
+    assert (estimates.shapes["note"].str.contains("requested time limit").to_numpy() == cut).all()
+    free = estimate_jobs(sample.requests.assign(requested_walltime_s=1e9), sample.cluster, fitted)
+    assert not free.shapes["note"].str.contains("requested time limit").any()
 
 
 def test_a_request_without_features_is_answered_from_history_and_says_so(
