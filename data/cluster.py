@@ -1,7 +1,7 @@
 """The cluster: pools of GPUs, the realtime apps that live on them, and the zone of its week."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from tidegrid.data.instants import zone_of
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from tidegrid.data.schema import Source
 
 Name = Annotated[str, Field(min_length=1, max_length=200, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -217,13 +220,36 @@ def read_cluster(path: str | Path) -> Cluster:
         raise error if error.file else error.in_file(path) from None
 
 
+def cluster_problems(path: str | Path) -> list[InputError]:
+    """Return all that is wrong with a cluster description, as far as it shows at once."""
+    try:
+        value = read_json(path)
+        if isinstance(value, dict):
+            Cluster.model_validate(value)
+        else:
+            Cluster.from_dict(value)
+    except InputError as error:
+        return [error if error.file else error.in_file(path)]
+    except ValidationError as error:
+        return [_one_error(found, value).in_file(path) for found in _innermost(error)]
+    return []
+
+
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write a cluster description as JSON, whole or not at all."""
     write_json(path, cluster.to_dict())
 
 
-def check_running(cluster: Cluster, running: pd.DataFrame, *, file: str | Path | None = None) -> None:
+def check_running(
+    cluster: Cluster,
+    running: pd.DataFrame,
+    *,
+    file: str | Path | None = None,
+    source: "Source | None" = None,
+) -> None:
     """Raise where a running job's block does not fit the cluster.
+
+    The error names the row in ``source``, or the row counted from the position in ``file``.
 
     Raises
     ------
@@ -232,7 +258,7 @@ def check_running(cluster: Cluster, running: pd.DataFrame, *, file: str | Path |
     """
     from tidegrid.data.schema import Source
 
-    source = Source(file)
+    source = source or Source(file)
     if running.empty:
         return
     names = [pool.id for pool in cluster.pools]
@@ -320,15 +346,22 @@ def _named(value: dict[str, Any], index: int) -> str:
 
 
 def _as_input_error(error: ValidationError, value: dict[str, Any]) -> InputError:
-    found = error.errors()
-    # pydantic also counts the field around a bad record; that is the same problem told twice
-    found = [
-        e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)
-    ] or found
-    first = found[0]
-    cause = first.get("ctx", {}).get("error")
+    found = _innermost(error)
     more = len(found) - 1
     also = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    return _one_error(found[0], value, also)
+
+
+def _innermost(error: ValidationError) -> list[Any]:
+    found = error.errors()
+    # pydantic also counts the field around a bad record; that is the same problem told twice
+    return [
+        e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)
+    ] or found
+
+
+def _one_error(first: Any, value: dict[str, Any], also: str = "") -> InputError:
+    cause = first.get("ctx", {}).get("error")
     if isinstance(cause, _FieldError):
         return InputError(cause.problem + also, field=cause.field, fix=cause.fix)
     path = ""

@@ -207,15 +207,13 @@ def complete_jobs(
     source = source or Source()
     frame = frame.reset_index(drop=True)
     if "gpus" in frame.columns:
-        without = as_text(frame["gpus"]).str.lower().isin(MISSING) | (
-            pd.to_numeric(frame["gpus"], errors="coerce") == 0
-        )
+        without = without_gpus(frame)
         if len(frame) and without.all():
             raise InputError(
                 "no job of it held a GPU", file=source.file, field="gpus", fix="give jobs that ran on GPUs"
             )
         if without.any():
-            keep = ~without.to_numpy()
+            keep = ~without
             add_note(notes, f"{int(without.sum()):,} of {len(frame):,} jobs held no GPU and are left out")
             source = source.take(keep)
             frame = frame[keep].reset_index(drop=True)
@@ -225,6 +223,13 @@ def complete_jobs(
     if estimated:
         add_note(notes, f"{estimated:,} jobs have no start: they are taken as known at submit plus duration")
     return out
+
+
+def without_gpus(frame: pd.DataFrame) -> np.ndarray:
+    """Return which rows held no GPU. Shape (rows,), bool."""
+    cells = frame["gpus"]
+    empty = as_text(cells).str.lower().isin(MISSING)
+    return (empty | (pd.to_numeric(cells, errors="coerce") == 0)).to_numpy(dtype=bool)
 
 
 def _with_durations(frame: pd.DataFrame, source: Source, timezone: str | None) -> pd.DataFrame:

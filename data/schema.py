@@ -132,6 +132,10 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
+Text = str | Callable[[int], str]
+"""What is wrong with a row: the same for every row, or made from a row's position."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a frame's rows came from, so that errors can name them.
@@ -156,7 +160,7 @@ class Source:
         rows = np.arange(len(keep)) + 2 if self.rows is None else self.rows
         return Source(self.file, rows[keep])
 
-    def refuse(self, bad: np.ndarray, field: str, problem: str | Callable[[int], str], fix: str) -> None:
+    def refuse(self, bad: np.ndarray, field: str, problem: Text, fix: str) -> None:
         """Raise for the first bad row, saying how many more there are; do nothing where none is bad.
 
         Raises

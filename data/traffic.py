@@ -64,6 +64,28 @@ def read_traffic(
         A row or a series cannot be used; file, row, column and series are named.
     """
     frame, source = read_raw(path)
+    frame = own_names(frame, source, start=start, value=value, notes=notes)
+    frame = second_hours(frame, source, timezone)
+    return regular_hours(
+        frame, source=source, timezone=timezone, duplicates=duplicates, fill=fill, notes=notes
+    )
+
+
+def own_names(
+    frame: pd.DataFrame,
+    source: Source,
+    *,
+    start: str | None = None,
+    value: str | None = None,
+    notes: Note | None = None,
+) -> pd.DataFrame:
+    """Return ``series_id``, ``timestamp`` and ``value`` of any form that :func:`read_traffic` reads, where there.
+
+    Raises
+    ------
+    InputError
+        The column to read as ``value`` is missing, or an hour is not a number.
+    """
     if {"unique_id", "ds", "y"} <= set(frame.columns):
         frame = frame.rename(columns={"unique_id": "series_id", "ds": "timestamp", "y": "value"})
     if "vc" in frame.columns and "time" in frame.columns and "series_id" not in frame.columns:
@@ -83,12 +105,7 @@ def read_traffic(
         if start is None:
             add_note(notes, f"hour 0 stands for {DEFAULT_START}; state its instant with --start (start=)")
         frame = frame.assign(timestamp=_anchored(frame["hour"], start, source)).drop(columns="hour")
-    frame = frame[[name for name in ("series_id", "timestamp", "value") if name in frame.columns]]
-    if timezone not in (None, "UTC") and "timestamp" in frame.columns and "series_id" in frame.columns:
-        frame = frame.assign(timestamp=_second_hours(frame, source, str(timezone)))
-    return regular_hours(
-        frame, source=source, timezone=timezone, duplicates=duplicates, fill=fill, notes=notes
-    )
+    return frame[[name for name in ("series_id", "timestamp", "value") if name in frame.columns]]
 
 
 def regular_hours(
@@ -242,14 +259,21 @@ def _merged(
             ),
             "keep one row an hour, or merge them with duplicates=first|last|mean|sum|max",
         )
+        return table[~doubled].reset_index(drop=True)  # for a source that notes and does not raise
     grouped = table.groupby(key, sort=False)["value"]
     # min_count: two missing cells stay missing, they do not sum to zero
     merged = grouped.sum(min_count=1) if duplicates == "sum" else grouped.agg(duplicates)
     return merged.reset_index()
 
 
+def second_hours(frame: pd.DataFrame, source: Source, timezone: str | None) -> pd.DataFrame:
+    """Return traffic with local times read; the second row of a doubled autumn hour is the hour after the first."""
+    if timezone in (None, "UTC") or not {"timestamp", "series_id"} <= set(frame.columns):
+        return frame
+    return frame.assign(timestamp=_second_hours(frame, source, str(timezone)))
+
+
 def _second_hours(frame: pd.DataFrame, source: Source, timezone: str) -> pd.Series:
-    """Read local times; the second row of a doubled autumn hour is the hour after the first."""
     stamps, _ = parse_instants(frame["timestamp"], "timestamp", source, timezone)
     again = pd.DataFrame({"series": frame["series_id"], "at": stamps}).duplicated().to_numpy()
     if not again.any():

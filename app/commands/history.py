@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import BAD_INPUT, JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import BAD_INPUT, JsonFlag, SeedOption, count, print_json, progress, say, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,10 @@ def register(app: typer.Typer) -> None:
 
 @history.command("synth", epilog="Example: `tidegrid history synth my-sample --seed 3 --gpus 32`")
 def synth(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to; it is made where absent.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder to write to; it is made where absent.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The same folder, as an option.")] = None,
     days: Annotated[int, typer.Option("--days", help="Days of history.")] = 56,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs of the cluster.")] = 64,
     users: Annotated[int, typer.Option("--users", help="Users of the cluster.")] = 20,
@@ -47,12 +50,17 @@ def synth(
     """Make up a believable cluster's history, queue, running jobs and traffic; all of it is synthetic."""
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import NOW
+    from tidegrid.errors import InputError
 
+    target = folder or out
+    if target is None or (folder is not None and out is not None and folder != out):
+        both = "two folders are named" if target is not None else "no folder is named"
+        raise InputError(both, field="--out", fix="name one: tidegrid history synth my-sample")
     with progress("making a sample cluster", quiet=json_):
         sample = synthesise(
             seed, days=days, gpus=gpus, users=users, queue=queue, now=now or NOW, timezone=timezone
         )
-        paths = sample.write(folder)
+        paths = sample.write(target)
     files = {name: str(path) for name, path in paths.items()}
     if json_:
         print_json({"synthetic": True, "now": sample.now, "jobs": len(sample.history), "files": files})
@@ -98,6 +106,10 @@ def import_(
 
     notes: list[str] = []
     _known_table(what)
+    given = {"--format": format, "--kind": None if kind == "training" else kind, "--start": start}
+    given |= {"--value": value, "--duplicates": None if duplicates == "error" else duplicates}
+    given |= {"--fill": None if fill == "none" else fill}
+    _only_its_own(what, [name for name, told in given.items() if told is not None])
     with progress(f"reading {file}", quiet=json_) as step:
         if what == "jobs":
             frame = read_jobs(file, format=format, timezone=timezone, start=start, kind=kind, notes=notes)
@@ -143,19 +155,16 @@ def check(
     if path.is_dir():
         checked, problems, notes = _check_folder(path, timezone, json_)
     else:
-        name = what or path.name.split(".")[0]
-        if not (path.name.endswith(".json") or name in TABLES):
+        name = "cluster" if path.name.endswith(".json") else what or path.name.split(".")[0]
+        if name != "cluster" and name not in TABLES:
             raise InputError(
                 f"it cannot be told what {path.name!r} holds",
                 field="--table",
                 fix=f"use one of {', '.join(TABLES)}",
             )
-        checked, problems, notes = [], [], []
+        checked, notes = [], []
         with progress(f"reading {path}", quiet=json_):
-            try:
-                _read("cluster" if path.name.endswith(".json") else name, path, timezone, checked, notes)
-            except InputError as error:
-                problems.append(str(error))
+            problems = _check_file(name, path, timezone, checked, notes)[1]
     if json_:
         print_json({"files": checked, "notes": notes, "problems": problems})
     else:
@@ -176,8 +185,7 @@ def check(
 def _check_folder(
     folder: Path, timezone: str | None, quiet: bool
 ) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    from tidegrid.data import check_running
-    from tidegrid.errors import InputError
+    from tidegrid.data.checks import check_together
 
     checked: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -196,55 +204,50 @@ def _check_folder(
                 problems.append(f"{folder}: there is {found[0].name} and {found[1].name}; keep one of them")
             else:
                 step(f"reading {found[0]}")
-                try:
-                    read[name] = _read(name, found[0], timezone, checked, notes)
-                except InputError as error:
-                    problems.append(str(error))
-        cluster = read.get("cluster")
-        if cluster is not None and "running" in read:
-            try:
-                check_running(
-                    cluster, read["running"], file=checked[-1]["file"] if "traffic" not in read else None
-                )
-            except InputError as error:
-                problems.append(str(error))
-        if cluster is not None and "traffic" in read:
-            series = set(read["traffic"]["series_id"])
-            lost = [app.id for app in cluster.apps if app.series not in series]
-            if lost:
-                notes.append(f"traffic has no series for {', '.join(lost)}: their demand is unknown")
-        if cluster is not None and "requests" in read and len(read["requests"]):
-            most = max(pool.gpus for pool in cluster.pools)
-            wide = read["requests"].loc[read["requests"]["min_gpus"] > most, "job_id"]
-            if len(wide):
-                notes.append(
-                    f"{len(wide)} requests need more than the {most} GPUs of the largest pool: {wide.iloc[0]}, …"
-                )
+                read[name], wrong = _check_file(name, found[0], timezone, checked, notes)
+                problems += wrong
+        cluster = read.pop("cluster", None)
+        if cluster is not None:
+            wrong_together, wanted = check_together(cluster, read)
+            problems += map(str, wrong_together)
+            notes += wanted
+            requests = read["requests"].frame if "requests" in read else None
+            if requests is not None and len(requests):
+                most = max(pool.gpus for pool in cluster.pools)
+                wide = requests.loc[requests["min_gpus"] > most, "job_id"]
+                if len(wide):
+                    needs = count(len(wide), "request needs", "requests need")
+                    more = ", …" if len(wide) > 1 else ""
+                    notes.append(
+                        f"{needs} more than the {most} GPUs of the largest pool: {wide.iloc[0]}{more}"
+                    )
     return checked, problems, notes
 
 
-def _read(
+def _check_file(
     name: str, path: Path, timezone: str | None, checked: list[dict[str, Any]], notes: list[str]
-) -> Any:
-    from tidegrid.data import read_cluster, read_jobs, read_requests, read_running, read_traffic
+) -> tuple[Any, list[str]]:
+    """Return what a file holds (a cluster, or a table that was checked) and its problems; list it where it is right."""
+    from tidegrid.data import read_cluster
+    from tidegrid.data.checks import check_table
+    from tidegrid.data.cluster import cluster_problems
 
-    value: Any
     if name == "cluster":
+        problems = cluster_problems(path)
+        if problems:
+            return None, [str(problem) for problem in problems]
         value = read_cluster(path)
         apps = ", ".join(app.id for app in value.apps) or "none"
         made_up = "; synthetic" if value.synthetic else ""
         pools = ", ".join(f"{pool.id}: {pool.gpus} × {pool.gpu_type}" for pool in value.pools)
-        told, rows = f"pools {pools}; apps {apps}; {value.timezone}{made_up}", len(value.pools)
-    else:
-        if name == "jobs":
-            value = read_jobs(path, timezone=timezone, notes=notes)
-        elif name == "traffic":
-            value = read_traffic(path, timezone=timezone, notes=notes)
-        else:
-            value = (read_requests if name == "requests" else read_running)(path, timezone=timezone)
-        told, rows = _summary(name, value), len(value)
-    checked.append({"file": str(path), "table": name, "rows": rows, "summary": told})
-    return value
+        told = f"pools {pools}; apps {apps}; {value.timezone}{made_up}"
+        checked.append({"file": str(path), "table": name, "rows": len(value.pools), "summary": told})
+        return value, []
+    table = check_table(name, path, timezone=timezone, notes=notes)
+    if table.frame is not None and not table.problems:
+        summary = _summary(name, table.frame)
+        checked.append({"file": str(path), "table": name, "rows": len(table.frame), "summary": summary})
+    return table, [str(problem) for problem in table.problems]
 
 
 def _known_table(what: str) -> None:
@@ -252,6 +255,22 @@ def _known_table(what: str) -> None:
 
     if what not in TABLES:
         raise InputError(f"{what!r} is unknown", field="--table", fix=f"use one of {', '.join(TABLES)}")
+
+
+def _only_its_own(what: str, given: list[str]) -> None:
+    """Refuse options that reading another table takes."""
+    from tidegrid.errors import InputError
+
+    own = {
+        "jobs": ("--format", "--kind", "--start"),
+        "traffic": ("--start", "--value", "--duplicates", "--fill"),
+    }
+    for name in given:
+        if name not in own.get(what, ()):
+            takes = " or ".join(f"--table {other}" for other, names in own.items() if name in names)
+            raise InputError(
+                f"the table {what} has no use for it", field=name, fix=f"leave it out, or choose {takes}"
+            )
 
 
 def _summary(what: str, frame: "pd.DataFrame") -> str:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -11,6 +12,7 @@ from tidegrid.app.commands import history
 from tidegrid.data import read_jobs
 from tidegrid.errors import InputError
 
+READ = "2026-04-01T00:00:00+00:00"
 SITE = {"cluster.json", "jobs.csv", "requests.csv", "running.csv", "traffic.csv", "SYNTHETIC.txt"}
 
 
@@ -100,3 +102,134 @@ def test_a_failed_import_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
     assert run("import", source, "--table", "traffic", "--duplicates", "mean", "--out", out).exit_code == 0
     assert isinstance(run("import", source, "--table", "cats", "--out", out).exception, InputError)
+
+
+def copied(site: Path, folder: Path) -> Path:
+    for path in site.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def edit(path: Path, column: str, cells: dict[int, str]) -> None:
+    """Write cells of a column by their row in the file."""
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for row, cell in cells.items():
+        frame.loc[row - 2, column] = cell
+    frame.to_csv(path, index=False)
+
+
+def problems_of(folder: Path) -> list[str]:
+    return list(json.loads(run("check", folder, "--json").output)["problems"])
+
+
+def test_check_tells_every_kind_of_problem_of_a_file(site: Path, tmp_path: Path) -> None:
+    """Up to three rows of each problem are named, and what shows across columns in the rows that are left."""
+    jobs = copied(site, tmp_path) / "jobs.csv"
+    edit(jobs, "status", {3: "compleeted", 4: "done", 5: "ok", 6: "fine", 7: "good"})
+    edit(jobs, "gpus", {8: "-2", 9: "many"})
+    edit(jobs, "end_time", {12: "2001-01-01T00:00:00+00:00"})
+    told = problems_of(tmp_path)
+    assert all(line.startswith(f"{jobs}, row ") for line in told)
+    assert [line.removeprefix(f"{jobs}, ").split(";")[0] for line in told] == [
+        "row 3, status: 'compleeted' is unknown",
+        "row 4, status: 'done' is unknown",
+        "row 5, status: 'ok' is unknown (and in 2 more rows)",
+        "row 9, gpus: 'many' is not a number",
+        "row 8, gpus: '-2' is too small",
+        "row 12, end_time: end_time is before start_time",
+    ]
+
+
+def test_check_caps_what_it_tells_of_one_file(site: Path, tmp_path: Path) -> None:
+    requests = copied(site, tmp_path) / "requests.csv"
+    for column in ("kind", "priority", "gpus", "submit_time", "deadline", "max_gpus", "requested_walltime_s"):
+        edit(requests, column, dict.fromkeys((2, 3, 4), "?"))
+    told = problems_of(tmp_path)
+    assert len(told) == 21
+    assert told[-1] == f"{requests}: 1 more problem"
+
+
+def test_check_suggests_the_name_of_a_misspelt_column(site: Path, tmp_path: Path) -> None:
+    """An optional column would be passed over in silence; a required one is told once."""
+    requests = copied(site, tmp_path) / "requests.csv"
+    header, rest = requests.read_text().split("\n", 1)
+    header = header.replace("priority", "prority").replace("kind", "Kind")
+    requests.write_text(f"{header},mine\n" + "\n".join(f"{line}," for line in rest.splitlines()) + "\n")
+    assert problems_of(tmp_path) == [
+        f"{requests}, row 1, Kind: the column is not known, and is not read; write kind, if that is meant",
+        f"{requests}, row 1, prority: the column is not known, and is not read; write priority, if that is meant",
+    ]
+
+
+def test_check_finds_what_does_not_fit_between_files(site: Path, tmp_path: Path) -> None:
+    """A series misspelt, a GPU type that no pool has, a pool that is not there, a start far in the future."""
+    folder = copied(site, tmp_path)
+    cluster = json.loads((folder / "cluster.json").read_text())
+    series = cluster["apps"][0]["series_id"] or cluster["apps"][0]["id"]
+    cluster["apps"][0]["series_id"] = series + "x"
+    (folder / "cluster.json").write_text(json.dumps(cluster))
+    edit(folder / "requests.csv", "gpu_type", {3: cluster["pools"][0]["gpu_type"] + "1"})
+    (folder / "running.csv").write_text(
+        "job_id,kind,pool,first_gpu,gpus,start_time\n"
+        f"a,training,elsewhere,0,1,{READ}\n\n"
+        f"b,training,{cluster['pools'][0]['id']},0,1,2031-01-01T00:00:00+00:00\n"
+    )
+    told = "\n".join(problems_of(folder))
+    right = cluster["pools"][0]["gpu_type"]
+    assert f"requests.csv, row 3, gpu_type: no pool has GPUs of type '{right}1'; write {right}" in told
+    assert "running.csv, row 2, pool: there is no pool 'elsewhere'; use one of" in told
+    assert "running.csv, row 4, start_time: 2031-01-01T00:00:00+00:00 is more than a day after" in told
+    assert f"traffic.csv, series_id: there is no series '{series}x'" in told
+    assert f"the nearest is '{series}'" in told
+    assert run("check", folder).exit_code == 2
+
+
+def test_check_notes_a_series_that_is_like_no_other(site: Path, tmp_path: Path) -> None:
+    """An app may be too new for a series: its demand is guessed, which is no mistake."""
+    folder = copied(site, tmp_path)
+    cluster = json.loads((folder / "cluster.json").read_text())
+    cluster["apps"][0]["series_id"] = "zzzz"
+    (folder / "cluster.json").write_text(json.dumps(cluster))
+    told = json.loads(run("check", folder, "--json").output)
+    assert told["problems"] == []
+    assert any("traffic has no series for" in note for note in told["notes"])
+
+
+def test_check_tells_all_problems_of_a_cluster(site: Path, tmp_path: Path) -> None:
+    folder = copied(site, tmp_path)
+    cluster = json.loads((folder / "cluster.json").read_text())
+    cluster["pools"][0]["gpus"] = 0
+    cluster["apps"][0]["priority"] = 11
+    cluster["colour"] = "red"
+    (folder / "cluster.json").write_text(json.dumps(cluster))
+    told = problems_of(folder)
+    assert [line.split(", ")[1].split(":")[0] for line in told] == [
+        "pools[0].gpus", "apps[0].priority", "colour",
+    ]  # fmt: skip
+
+
+def test_check_tells_all_problems_of_traffic(site: Path, tmp_path: Path) -> None:
+    traffic = copied(site, tmp_path) / "traffic.csv"
+    edit(traffic, "value", {4: "-1", 5: "lots"})
+    edit(traffic, "timestamp", {7: "noon"})
+    told = [line.removeprefix(f"{traffic}, ").split(";")[0] for line in problems_of(tmp_path)]
+    assert told == [
+        "row 7, timestamp: 'noon' is not a time",
+        "row 5, value: 'lots' is not a number",
+        "row 4, value: '-1' is too small",
+    ]
+
+
+def test_synth_takes_its_folder_as_an_option_too(tmp_path: Path) -> None:
+    result = run("synth", "--out", tmp_path / "a", "--days", 10, "--gpus", 16)
+    assert result.exit_code == 0 and (tmp_path / "a" / "cluster.json").is_file()
+    assert "no folder is named" in str(run("synth").exception)
+    assert "two folders are named" in str(run("synth", tmp_path / "a", "--out", tmp_path / "b").exception)
+
+
+def test_import_refuses_options_of_another_table(site: Path, tmp_path: Path) -> None:
+    result = run("import", site / "jobs.csv", "--fill", "zero", "--out", tmp_path / "jobs.csv")
+    assert "--fill: the table jobs has no use for it; leave it out, or choose --table traffic" in str(
+        result.exception
+    )
+    assert not (tmp_path / "jobs.csv").exists()
