@@ -11,6 +11,7 @@ from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, chec
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import trees
 from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, read, spread_class
+from tidegrid.estimators.recurring.centre import Record
 from tidegrid.estimators.recurring.gate import thinned
 from tidegrid.estimators.recurring.keys import check_hash, hash_probe, rung_keys
 from tidegrid.estimators.recurring.learner import (
@@ -213,7 +214,7 @@ class RecurringJobEstimator(Estimator):
             "clock": self.clock_ if np.isfinite(self.clock_) else None,
             "classes": len(self.learner_.calibration.ranks),
             "hash_probe": str(hash_probe()),
-            "way": list(self.learner_.way),
+            "record": {"losses": self.learner_.record.losses.tolist(), "weight": self.learner_.record.weight},
             "limits": list(self.learner_.limits),
             "stretch": self.learner_.calibration.stretch,
         }
@@ -236,12 +237,13 @@ class RecurringJobEstimator(Estimator):
         check_hash(int(bundle.state["hash_probe"]))
         out.memory_ = Memory(**{name: bundle.arrays[name].copy() for name in Memory.empty().arrays()})
         ranks = [bundle.arrays[f"ranks_{c}"].copy() for c in range(bundle.state["classes"])]
-        first, second = (float(v) for v in bundle.state["way"])
+        # trees of an estimator saved without a record had other inputs: the mixture answers until the next fit
+        told = bundle.state.get("record")
         out.learner_ = Learner(
             bundle.arrays["theta"].copy(),
-            bundle.texts.get("trees", ""),
+            bundle.texts.get("trees", "") if told else "",
             LevelCalibration(ranks, float(bundle.state["stretch"])),
-            (first, second),
+            Record(np.array(told["losses"], dtype=float), float(told["weight"])) if told else Record(),
             (int(bundle.state["limits"][0]), int(bundle.state["limits"][1])),
         )
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
@@ -280,7 +282,7 @@ class RecurringJobEstimator(Estimator):
         inputs = numbers
         if describe:
             inputs = trees.described(rows.features.iloc[ask], rows.submit[ask], numbers)
-        foretold = self.learner_.distribution(quantiles, inputs, rows.log_limit[ask])
+        foretold = self.learner_.follow(quantiles, inputs, rows, ask)
         self.learner_.count_limits(rows)
         return foretold
 

@@ -45,8 +45,10 @@ LOW, BINS, BIN = -9.0, 950, 0.02
 """The grid of log hours on which the mixture is summed: from 0.4 seconds to 22,000 hours in steps of 2 %."""
 
 _RUNGS, _COLUMNS, _ONCE, _RATIO, _MEMBERS = len(RUNGS), len(COLUMNS), FIRST_ONCE, FIRST_RATIO, len(MEMBERS)
-_BY_COLUMN = 6
-NUMBERS = 2 * _MEMBERS + _BY_COLUMN * _RUNGS
+BY_RUNG = 6
+"""How many numbers describe a rung to the trees."""
+
+NUMBERS = 2 * _MEMBERS + BY_RUNG * _RUNGS
 """How many numbers describe a row to the trees: mean and spread of each member, then newest, count, time since,
 open jobs, time since the last submission and age of the open ones for each rung."""
 
@@ -264,10 +266,14 @@ def describe(counts, last, submits, submitted, own, slots, t, x, w, used, out):
             out[2 * member] = mean
             out[2 * member + 1] = np.sqrt(max(square - mean * mean, 0.0))
     for rung in range(_RUNGS):
-        base = 2 * _MEMBERS + _BY_COLUMN * rung
-        for f in range(_BY_COLUMN):
+        base = 2 * _MEMBERS + BY_RUNG * rung
+        for f in range(BY_RUNG):
             out[base + f] = np.nan
         s = slots[rung]
+        if s == -1:
+            # a key never seen is one of no jobs
+            out[base + 1] = 0.0
+            out[base + 3] = 0.0
         if s < 0:
             continue
         out[base + 1] = np.log1p(counts[s])
@@ -284,7 +290,7 @@ def describe(counts, last, submits, submitted, own, slots, t, x, w, used, out):
     for member in range(_MEMBERS):
         rung = COLUMN[member]
         if rung < _RUNGS and used[member] > 0:
-            out[2 * _MEMBERS + _BY_COLUMN * rung] = x[member, 0]
+            out[2 * _MEMBERS + BY_RUNG * rung] = x[member, 0]
 
 
 @njit(cache=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from tidegrid.estimators.recurring import gate, trees
+from tidegrid.estimators.recurring import centre, gate, trees
 from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, spread_class, transform
 from tidegrid.estimators.recurring.kernels import BIN, BINS, FACTS, GRACE, LOW, MEMBERS, NUMBERS, sweep
 from tidegrid.estimators.recurring.keys import COLUMNS, NONE, RUNGS
@@ -29,16 +29,6 @@ ENOUGH = 200
 HELD_OUT = 0.4
 """The share of the newest jobs that calibrate: predicted by a gate and trees that have seen only older ones."""
 
-STAY = (8.0, 9.0)
-"""The way that leaves the mixture's median where it is."""
-
-WAYS = (STAY, (1.0, 2.0), (0.3, 2.0), (0.0, 1.0))
-"""Ways to move a wide answer towards the trees' median: it moves from the first spread on (between the quartiles, in
-decades) and has moved all the way at the second."""
-
-GAIN = 0.02
-"""What a way must gain on jobs held out before it replaces staying: the next jobs may be of another kind."""
-
 _BINS_AT = LOW + BIN * np.arange(BINS + 1)
 _PRIOR = np.diff(norm.cdf(_BINS_AT, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA))
 _PRIOR = _PRIOR / _PRIOR.sum()
@@ -58,8 +48,8 @@ class Learner:
         The trees as LightGBM's text; empty for none.
     calibration : LevelCalibration
         Transforms of past outcomes.
-    way : tuple of float
-        How a wide answer moves, one of ``WAYS``.
+    record : centre.Record
+        How far each choice of the middle was from past outcomes.
     limits : tuple of int
         Jobs that asked for a walltime, and those of them that ran 5 % past it.
     """
@@ -67,7 +57,7 @@ class Learner:
     theta: np.ndarray = field(default_factory=gate.shipped)
     text: str = ""
     calibration: LevelCalibration = field(default_factory=LevelCalibration)
-    way: tuple[float, float] = STAY
+    record: centre.Record = field(default_factory=centre.Record)
     limits: tuple[int, int] = (0, 0)
     _booster: Any = None
 
@@ -83,9 +73,27 @@ class Learner:
         self.limits = (self.limits[0] + int(asked.sum()), self.limits[1] + int(past.sum()))
 
     def distribution(self, quantiles: np.ndarray, inputs: np.ndarray, log_limit: np.ndarray) -> np.ndarray:
-        """Return log-hour quantiles at ``GRID``: the mixture's, moved as learnt where wide, none past the walltime."""
-        if self.text and len(quantiles) and self.way != STAY:
-            quantiles = _blend(quantiles, self._trees(inputs), self.way)
+        """Return log-hour quantiles at ``GRID``: the mixture's about the chosen middle, none past the walltime."""
+        if self.text and len(quantiles):
+            middles = self._choices(quantiles, inputs)
+            quantiles = centre.moved(quantiles, middles[:, self.record.best()])
+        return self._held(quantiles, log_limit)
+
+    def follow(self, quantiles: np.ndarray, inputs: np.ndarray, rows: Rows, at: np.ndarray) -> np.ndarray:
+        """Return as :meth:`distribution`, each row as of its submission, and take in the rows' outcomes."""
+        if self.text and len(quantiles):
+            middles = self._choices(quantiles, inputs)
+            miss = rows.log_hours[at][:, None] - self._held(middles, rows.log_limit[at])
+            # a lower bound tells only of answers below it
+            errors = np.where(rows.flags[at][:, None] == 1, np.abs(miss), np.maximum(miss, 0.0))
+            chosen = self.record.follow(rows.submit[at], rows.known[at], errors)
+            quantiles = centre.moved(quantiles, middles[np.arange(len(middles)), chosen])
+        return self._held(quantiles, rows.log_limit[at])
+
+    def _choices(self, quantiles: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        return centre.choices(quantiles, self._trees(inputs), centre.is_new(inputs))
+
+    def _held(self, quantiles: np.ndarray, log_limit: np.ndarray) -> np.ndarray:
         return np.minimum(quantiles, log_limit[:, None] + GRACE) if self.holds else quantiles
 
     def _trees(self, inputs: np.ndarray) -> np.ndarray:
@@ -112,10 +120,8 @@ class Learner:
         memory, slots = room_for(rows)
         unseen = newest[late] if early.sum() >= ENOUGH else newest
         _, _, _, quantiles = run(memory, slots, rows, unseen, half.theta, None, False, self.holds)
-        if half.text and late.sum() >= ENOUGH:
-            half.way = _best_way(quantiles, half._trees(inputs[late]), rows, unseen, sizes[late])
-        self.way = half.way
-        told = half.distribution(quantiles, inputs[late] if half.text else inputs, rows.log_limit[unseen])
+        told = half.follow(quantiles, inputs[late] if half.text else inputs, rows, unseen)
+        self.record = half.record
         self.observe(told, rows, unseen)
         self._fit(rows, newest, np.ones(len(newest), dtype=bool), density, facts, inputs, sizes, seed)
 
@@ -145,40 +151,8 @@ class Learner:
         # lower bounds teach the gate, through the share of each member above them, but not the trees
         use = use & (rows.flags[newest] == 1)
         if use.sum() >= trees.ENOUGH:
-            self.text = trees.grow(inputs[use], rows.log_hours[newest][use], sizes[use] ** -0.5, seed)
+            self.text = trees.grow(inputs[use], rows.log_hours[newest][use], seed)
             self._booster = None
-
-
-def _blend(quantiles: np.ndarray, median: np.ndarray, way: tuple[float, float]) -> np.ndarray:
-    low, half, high = (int(np.searchsorted(GRID, level)) for level in (0.25, 0.5, 0.75))
-    spread = (quantiles[:, high] - quantiles[:, low]) / np.log(10.0)
-    moved = np.clip((spread - way[0]) / (way[1] - way[0]), 0.0, 1.0)
-    # the middle moves, the tails stay: what the past has shown remains possible
-    share = np.clip(1.0 - np.abs(GRID - 0.5) / 0.4, 0.0, 1.0)
-    return np.sort(quantiles + share * (moved * (median - quantiles[:, half]))[:, None], axis=1)
-
-
-def _best_way(
-    quantiles: np.ndarray, median: np.ndarray, rows: Rows, at: np.ndarray, sizes: np.ndarray
-) -> tuple[float, float]:
-    """Return the way with the least error on jobs that neither gate nor trees have seen.
-
-    The error is the mean absolute one and half the root mean square one, in log time: what a planner loses grows with
-    the miss, and a few misses by a factor of a hundred cost more than many by two. A burst counts as the root of its
-    jobs.
-    """
-    weight = np.where(rows.flags[at] == 1, sizes**-0.5, 0.0)
-    if not weight.any():
-        return STAY
-    half = int(np.searchsorted(GRID, 0.5))
-    losses = []
-    for way in WAYS:
-        miss = rows.log_hours[at] - _blend(quantiles, median, way)[:, half]
-        losses.append(
-            np.average(np.abs(miss), weights=weight) + 0.5 * np.sqrt(np.average(miss**2, weights=weight))
-        )
-    best = int(np.argmin(losses))
-    return WAYS[best] if losses[best] < (1 - GAIN) * losses[0] else STAY
 
 
 def outcome_levels(foretold: np.ndarray, log_hours: np.ndarray, flags: np.ndarray) -> np.ndarray:
