@@ -1,6 +1,7 @@
 """Which past jobs are like this one: hashed keys, from the same recipe of the same user down to the whole site."""
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -20,13 +21,16 @@ FIRST_ONCE, FIRST_RATIO = len(RUNGS), len(RUNGS) + 2
 NONE = np.uint64(0)
 """The key of a rung that a row does not have: it names no user, say."""
 
+FEW = 32
+"""Rows up to which words are hashed one by one, remembered from call to call: a frame's own overhead counts there."""
+
 _DIGITS = re.compile(r"\d+")
 
 
 def name_pattern(names: pd.Series) -> pd.Series:
     """Return job names with every run of digits as ``#``, so that ``train-0412`` and ``train-0413`` are one name."""
     unique = {name: _DIGITS.sub("#", name) for name in names.unique()}
-    return names.map(unique)
+    return pd.Series([unique[name] for name in names], index=names.index, dtype=object)
 
 
 def rung_keys(features: pd.DataFrame) -> np.ndarray:
@@ -47,9 +51,14 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
     name, queue = _text(name_pattern(features["name"])), _text(features["queue"])
     # where no user is known the account stands in, under another mark so that the two never mix
     who = np.where(user != NONE, _mix(user, 1), np.where(group != NONE, _mix(group, 2), NONE))
-    gpus = _number(features["gpus"])
-    walltime = _number(features["requested_walltime_h"].where(features["requested_walltime_h"] > 0))
-    extra = [queue, walltime, *(_number(features[c]) for c in ("cpus", "nodes", "mem_mb"))]
+    gpus = _number(features["gpus"].to_numpy(dtype=np.float64))
+    limit = features["requested_walltime_h"].to_numpy(dtype=np.float64)
+    walltime = _number(np.where(limit > 0, limit, np.nan))
+    extra = [
+        queue,
+        walltime,
+        *(_number(features[c].to_numpy(dtype=np.float64)) for c in ("cpus", "nodes", "mem_mb")),
+    ]
     known = np.any([e != NONE for e in extra], axis=0) & (who != NONE)
     named = (name != NONE) & (who != NONE)
     rows = len(features)
@@ -70,15 +79,23 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
     return np.column_stack(columns).astype(np.uint64).reshape(rows, len(COLUMNS))
 
 
+@lru_cache(maxsize=4096)
+def _word(word: str) -> np.uint64:
+    hashed = pd.util.hash_array(np.array([word], dtype=object), categorize=False)[0]
+    return NONE if word == "" else np.uint64(hashed | np.uint64(1))
+
+
 def _text(values: pd.Series) -> np.ndarray:
+    if len(values) <= FEW:
+        return np.array([_word(str(value)) for value in values], dtype=np.uint64)
     codes, unique = pd.factorize(values)
     hashes = pd.util.hash_array(np.asarray(unique, dtype=object), categorize=False)
     hashes = np.where(np.asarray(unique, dtype=object) == "", NONE, hashes | np.uint64(1)).astype(np.uint64)
     return hashes[codes] if len(hashes) else np.zeros(len(values), dtype=np.uint64)
 
 
-def _number(values: pd.Series) -> np.ndarray:
-    numbers = values.to_numpy(dtype=np.float64) + 0.0  # -0.0 becomes 0.0
+def _number(values: np.ndarray) -> np.ndarray:
+    numbers = values + 0.0  # -0.0 becomes 0.0
     bits = np.ascontiguousarray(np.round(numbers, 6)).view(np.uint64)
     return np.where(np.isnan(numbers), NONE, _mix(bits, 3) | np.uint64(1))
 

@@ -108,6 +108,9 @@ def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:
 
 def seconds(instants: pd.Series) -> np.ndarray:
     """Return instants as seconds since 1970, NaN for none."""
+    if isinstance(instants.dtype, pd.DatetimeTZDtype):
+        plain = instants.to_numpy(dtype="datetime64[us]")
+        return np.where(np.isnat(plain), np.nan, plain.astype(np.int64) / 1e6)
     utc = pd.to_datetime(instants, utc=True)
     out = utc.astype("datetime64[us, UTC]").astype("int64").to_numpy(dtype=float) / 1e6
     return np.where(utc.isna().to_numpy(), np.nan, out)
