@@ -167,6 +167,7 @@ def moved(quantiles: np.ndarray, middle: np.ndarray) -> np.ndarray:
     """Return quantiles whose median is ``middle``; the tails stay: what the past has shown remains possible."""
     share = np.clip(1.0 - np.abs(GRID - 0.5) / 0.4, 0.0, 1.0)
     out = quantiles + share * (middle - quantiles[:, _HALF])[:, None]
+    out[:, _HALF] = middle
     out[:, :_HALF] = np.sort(np.minimum(out[:, :_HALF], middle[:, None]), axis=1)
     out[:, _HALF + 1 :] = np.sort(np.maximum(out[:, _HALF + 1 :], middle[:, None]), axis=1)
     return out
