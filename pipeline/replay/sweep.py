@@ -102,7 +102,7 @@ def run_tasks(
             raise InputError(
                 f"{task.policy!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
             )
-    calls = [delayed(run_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
+    calls = [delayed(_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
     if backend is None:
         return _collect(Parallel(n_jobs=jobs, return_as="generator")(calls), each)
     try:
@@ -118,6 +118,18 @@ def run_tasks(
         # workers elsewhere are as many as their scheduler has
         n_jobs = -1 if backend in ("dask", "ray") else jobs
         return _collect(Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")(calls), each)
+
+
+def _one(world: World, policy: str, knobs: Policy | None, **options: Any) -> Result:
+    """Replay in this process alone.
+
+    Left to itself, joblib inside an estimator would send its parts to the cluster too, and a Dask worker would begin
+    the next replay beside this one while it waits for them.
+    """
+    from joblib import parallel_config
+
+    with parallel_config(backend="sequential"):
+        return run_one(world, policy, knobs, **options)
 
 
 def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> list[Result]:
