@@ -19,6 +19,8 @@ CANDIDATES = 120
 """Waiting jobs that one plan looks at, the best by priority and length: more would not start in its first step."""
 DRAWS = 100
 """Futures that an expected end at submission is taken from."""
+WIDTH_STEP = 0.03
+"""Step of the bands' width at an end, on its logarithm (adaptive conformal inference, Gibbs and Candès 2021)."""
 
 
 @dataclass
@@ -106,6 +108,8 @@ class Rolling:
         )
         # a job's luck, drawn once: what its duration is in each of the futures that an ETA looks at
         self.luck = np.random.default_rng(0).random((n, DRAWS))
+        self.width = 1.0
+        self.waited: set[int] = set()
         self.true = world.demand()
         self.told_until = 0.0
         # apps ran before the replay began
@@ -144,6 +148,7 @@ class Rolling:
                 gone = set(over)
                 self.running = [j for j in self.running if j not in gone]
                 self.durations.ended(np.array(over), now)
+                self._learn_width(over, now)
             new = []
             while arrived < n and world.submit_s[arrived] <= now:
                 if world.block[arrived] <= world.gpus:
@@ -245,7 +250,24 @@ class Rolling:
             drawn[name] = self._draw(chosen[name], self.durations.hours[chosen[name]]) * HOUR / step
         for p, _, ends in follow(problem, plan, drawn):
             if p.job in new:
-                self.outcome.eta_submit[chosen[p.job]] = now + step * np.quantile(ends, (0.1, 0.5, 0.9))
+                j = chosen[p.job]
+                low, middle, high = now + step * np.quantile(ends, (0.1, 0.5, 0.9))
+                if p.start > 0:
+                    # who comes later may go first: how far bands of jobs that wait must reach is learnt from their ends
+                    low, high = (
+                        max(now, middle - (middle - low) * self.width),
+                        middle + (high - middle) * self.width,
+                    )
+                    self.waited.add(j)
+                self.outcome.eta_submit[j] = low, middle, high
+
+    def _learn_width(self, ended: list[int], now: float) -> None:
+        """Widen the bands of jobs that wait at each end outside its band, narrow them at each inside."""
+        for j in [j for j in ended if j in self.waited]:
+            low, _, high = self.outcome.eta_submit[j]
+            outside = not low <= now <= high
+            self.width *= float(np.exp(WIDTH_STEP * (outside - 0.2)))
+        self.waited.difference_update(ended)
 
     def _draw(self, job: int, hours: np.ndarray) -> np.ndarray:
         return np.exp(np.interp(self.luck[job], LEVELS, np.log(np.maximum(hours, 1e-6))))
