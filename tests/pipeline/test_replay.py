@@ -162,3 +162,16 @@ def test_demand_past_the_known_hours_is_asked_of_the_forecaster_only() -> None:
     assert first.shape == (1, 48)
     assert (first >= 0).all()
     assert told.gpus(5).shape == (1, 48)
+
+
+def test_an_end_outside_its_band_widens_the_next_band_of_who_waits_and_one_inside_narrows_it() -> None:
+    made = world()
+    loop = Rolling(made, ForecastDurations(made), ForecastDemand(made, 0.9), Policy())
+    loop.outcome.eta_submit[:2] = (10.0, 20.0, 30.0)
+    loop.waited = {0, 1}
+    loop._learn_width([0], 40.0)
+    assert loop.width > 1
+    after_a_miss = loop.width
+    loop._learn_width([1, 2], 20.0)
+    assert loop.width < after_a_miss
+    assert not loop.waited
