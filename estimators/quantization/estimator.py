@@ -26,6 +26,9 @@ SMALL_GPU_HOURS = 0.25
 STRETCH = (0.5, 2.0)
 """How far sources left out may narrow or widen the shipped spreads: they are few, and kinder than users' reports."""
 
+FAMILIES = ("common", "rare")
+"""What is calibrated together: the algorithms that many have timed, and the others that have constants."""
+
 MOST_LEFT_OUT = 100
 """Sources left out at most, evenly from their names in order: each costs a fit."""
 
@@ -106,11 +109,11 @@ class QuantizationEstimator(Estimator):
             residual = np.log(np.maximum(hours * 60.0, 1.0 / 60.0) / minutes)
             sites, own = checked["source"].to_numpy(), self._row_variance(checked, extra)
             effects.learn(groups, sites, residual, seen, between, within)
-            for common in (True, False):
-                at = (_is_common(checked) == common) & (sites != "")
+            for family in FAMILIES:
+                at = (_family(checked) == family) & (sites != "")
                 z = _left_out(groups[at], sites[at], residual[at], seen[at], between[at], within[at], own[at])
                 use = seen[at] & np.isfinite(z)
-                stretch[_family(common)] = _stretch(z[use], sites[at][use])
+                stretch[family] = _stretch(z[use], sites[at][use])
         self.effects_, self.stretch_ = effects, stretch
         return self
 
@@ -228,7 +231,7 @@ class QuantizationEstimator(Estimator):
         sd = np.sqrt(variance + self._row_variance(checked, extra))
         # sources left out say how far a new one lies; a site with runs of its own has its own spread
         stretch = getattr(self, "stretch_", {})
-        factor = np.array([stretch.get(_family(common), 1.0) for common in _is_common(checked)])
+        factor = np.array([stretch.get(family, 1.0) for family in _family(checked)])
         return np.log(minutes / 60.0) + offset, np.where(rows > 0, sd, sd * factor), rows
 
     def _row_variance(self, checked: pd.DataFrame, extra: np.ndarray) -> np.ndarray:
@@ -236,12 +239,11 @@ class QuantizationEstimator(Estimator):
         return np.maximum(extra**2 - np.where(is_mixture(checked), MOE_SD**2, 0.0), 0.0)
 
 
-def _is_common(checked: pd.DataFrame) -> np.ndarray:
-    return np.array([find(name).name in COMMON for name in checked["algorithm"]], dtype=bool)
-
-
-def _family(common: bool) -> str:
-    return "common" if common else "others"
+def _family(checked: pd.DataFrame) -> np.ndarray:
+    """Return what each row's spread is calibrated with: nothing for a name that nobody has timed."""
+    known = [find(name).name for name in checked["algorithm"]]
+    rare = ["unknown" if name == "other" else "rare" for name in known]
+    return np.array(["common" if k in COMMON else r for k, r in zip(known, rare, strict=True)], dtype=object)
 
 
 def _left_out(

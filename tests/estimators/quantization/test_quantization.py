@@ -212,9 +212,20 @@ def test_sites_that_agree_narrow_the_margin_for_a_new_one_and_sites_that_differ_
 def test_fewer_than_nine_sites_leave_the_shipped_spread() -> None:
     """With eight sites left out in turn no ninth can be promised nine chances in ten."""
     few = QuantizationEstimator().fit(*sources(8, 0.0, 0.0))
-    assert few.stretch_ == {"common": 1.0, "others": 1.0}
+    assert few.stretch_ == {"common": 1.0, "rare": 1.0}
     enough = QuantizationEstimator().fit(*sources(9, 0.0, 0.0))
-    assert enough.stretch_["common"] < 1.0 and enough.stretch_["others"] == 1.0
+    assert enough.stretch_["common"] < 1.0 and enough.stretch_["rare"] == 1.0
+
+
+def test_an_algorithm_that_nobody_has_timed_keeps_its_own_wide_spread() -> None:
+    past, y = sources(12, 0.0, 3.0)
+    rare = QuantizationEstimator().fit(past.assign(algorithm="autoround"), y)
+    assert rare.stretch_["rare"] > 1.5
+    unknown = run(algorithm="hqq")
+    assert (
+        rare.estimate(unknown)["margin"].iloc[0]
+        == QuantizationEstimator().estimate(unknown)["margin"].iloc[0]
+    )
 
 
 def test_other_sites_do_not_calibrate_the_margin_of_a_site_with_runs_of_its_own() -> None:
@@ -224,7 +235,7 @@ def test_other_sites_do_not_calibrate_the_margin_of_a_site_with_runs_of_its_own(
     y = pd.concat([hours_, QuantizationEstimator().predict(own)], ignore_index=True)
     fitted = QuantizationEstimator().fit(both, y)
     narrowed = QuantizationEstimator.from_bundle(fitted.to_bundle())
-    narrowed.stretch_ = {"common": 0.5, "others": 0.5}
+    narrowed.stretch_ = {"common": 0.5, "rare": 0.5}
     assert narrowed.estimate(run())["margin"].iloc[0] == fitted.estimate(run())["margin"].iloc[0]
 
 
