@@ -220,7 +220,8 @@ def name(B: Any, S: Any, p: int, keep: bool, out: Any, out_at: int) -> Any:
                 S.hand[0, a] -= went
                 S.hand[1, a] -= went
         for i in range(first_app, last_app):
-            a = S.turn[i]
+            # The counts fit whoever is first; what stays free longest goes to those that can move least.
+            a = S.tight[i]
             wish = min(S.count[a, t] - S.hand[0, a], S.hand[1, a])
             if wish > 0:
                 for k in range(words):

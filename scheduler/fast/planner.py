@@ -20,8 +20,8 @@ from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 # Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in 2 ms; what is a little larger
 # has many more ways to be filled, and gets up to so many milliseconds a job, less where GPUs are many, more where no
 # app has to be served.
-LEAST_MS, SMALL_BOARD = 0.85, 8 * 14
-MS_PER_JOB, MS_PER_JOB_ALONE, MOST_MS, FEW_GPUS = 0.3, 0.42, 11.0, 16
+LEAST_MS, SMALL_BOARD = 0.9, 8 * 14
+MS_PER_JOB, MS_PER_JOB_ALONE, MOST_MS, FEW_GPUS = 0.27, 0.55, 14.0, 16
 # From so many jobs on greedy starts are near the bound, and their own time counts.
 MANY_JOBS, MS_PER_FURTHER_JOB = 100, 0.05
 # Up to ``HOT_JOBS`` jobs the temperature starts at `Knobs.heat`, with more it starts lower. From ``HOT_JOBS`` to
@@ -132,8 +132,8 @@ def rounds_for(b: Board, budget_ms: float | None = None) -> int:
     shapes = len(b.shape) / max(1, jobs)
     words = float(b.pool["words"].max())
     capped = int((b.app["cap"] < NO_CAP).sum())
-    naming = capped * (0.066 + 0.013 * float(b.pool["gpus"].max()) / 16)
-    micros = 0.1 + b.steps * (0.11 + 0.011 * words * shapes + naming) + 0.024 * jobs
+    naming = capped * (0.08 + 0.016 * float(b.pool["gpus"].max()) / 16)
+    micros = 0.1 + b.steps * (0.14 + 0.012 * words * shapes + naming) + 0.024 * jobs
     return int(1000 * budget_ms / micros)
 
 

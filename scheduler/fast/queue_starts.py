@@ -1,6 +1,5 @@
 """The plans of the baselines as starts of the search, so that no plan of ``fast`` is worth less than theirs."""
 
-from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -54,10 +53,12 @@ def queue_starts(problem: Problem, b: Board, names: Names) -> Starts:
             penalty += float(b.app["price"][i] * (b.weight[: b.steps] * short).sum())
         penalties.append(penalty)
 
+    empty = [(line.run.copy(), line.free.copy()) for line in lines]
     starts, firsts = np.full((2, len(BASELINES), len(arrays.rank)), -1, np.int64)
     for i, mode in enumerate(BASELINES):
-        line = copy(lines[mode == "fifo_elastic"])
-        line.run, line.free = line.run.copy(), line.free.copy()
+        elastic = mode == "fifo_elastic"
+        line, (run, free) = lines[elastic], empty[elastic]
+        line.run[...], line.free[...] = run, free
         order = queue_order(problem, arrays, tasks, mode)
         if mode in ("easy", "easy_priority"):
             starts[i], firsts[i] = line.easy(tasks, order)
@@ -65,7 +66,7 @@ def queue_starts(problem: Problem, b: Board, names: Names) -> Starts:
             starts[i], firsts[i] = line.place_in_order(
                 tasks, order, keep_order=mode in ("fifo", "fifo_elastic")
             )
-    elastic = [mode == "fifo_elastic" for mode in BASELINES]
+    by_mode = [mode == "fifo_elastic" for mode in BASELINES]
     starts, firsts = starts[:, from_job], firsts[:, from_job]
     firsts = firsts - offset[tasks.pool[from_job]]
     spots = np.stack([np.where(starts >= 0, own, -1), starts, firsts], axis=2)
@@ -73,7 +74,7 @@ def queue_starts(problem: Problem, b: Board, names: Names) -> Starts:
     for i, app in enumerate(names.apps):
         own_app[app_at[app.id]] = i
     return Starts(
-        spots, np.array([penalties[e] for e in elastic]), [owners[e] for e in elastic], own_app, offset
+        spots, np.array([penalties[e] for e in by_mode]), [owners[e] for e in by_mode], own_app, offset
     )
 
 

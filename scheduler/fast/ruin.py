@@ -87,8 +87,11 @@ def ruin_any(B: Any, S: Any, log: Any, most: int) -> int:
 
 
 @inlined
-def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float) -> int:
-    """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds."""
+def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float, chain: float) -> int:
+    """Put a waiting job where it earns most over what it displaces; returns how many jobs the log holds.
+
+    With probability ``chain`` what comes later on the same GPUs is taken off too, so that a whole line can move up.
+    """
     best = -np.inf
     shape_at, start_at, first_at = NONE, NONE, NONE
     n = len(B.job)
@@ -129,6 +132,10 @@ def eject(B: Any, S: Any, j: int, log: Any, tries: int, share: float) -> int:
     for m in range(n):
         if meets(B, S, m, p, start_at, start_at + length, first_at, first_at + size):
             logged = take_off(B, S, m, log, logged)
+    if uniform(S.rng) < chain:
+        for m in range(n):
+            if logged < MOST_RUINED - 1 and meets(B, S, m, p, start_at, B.steps, first_at, first_at + size):
+                logged = take_off(B, S, m, log, logged)
     if B.pool[p].capped and not keeps_caps(B, S, p, start_at, first_at, size):
         return logged
     put(B, S, j, shape_at, start_at, first_at)

@@ -27,7 +27,7 @@ START_FIT = 0.02  # what full contact is worth against the marginal objective in
 STRICTLY = 1e-13  # gains below this share are rounding
 MOST_PASSES = 4  # over the order in which apps choose
 TURN_EVERY = 8  # rounds between two looks at how apps share
-FIRST_BENDS, BENDS = 12, 6  # ceilings that are tried in the start, and in each look
+FIRST_BENDS, BENDS = 40, 6  # ceilings that are tried in the start, and in each look
 
 
 @kernel
@@ -200,7 +200,7 @@ def improve(B: Any, S: Any, rounds: int, K: Any) -> Any:
                     break
                 at = at + 1 if at + 1 < n else 0
         if waiting >= 0:
-            logged = eject(B, S, waiting, log, K.places, K.share)
+            logged = eject(B, S, waiting, log, K.places, K.share, K.chain)
         elif how < K.near:
             logged = ruin_near(B, S, log, min(most, K.most_near), K.reach)
         else:

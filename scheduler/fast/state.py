@@ -32,6 +32,7 @@ class Knobs(NamedTuple):
     reach: int = 6  # GPUs and steps around a job that count as near
     places: int = 6  # places that a waiting job looks at
     share: float = 0.25  # how much of a displaced job's reward counts as lost
+    chain: float = 0.5  # chance that it takes off too what comes later on the same GPUs
     wide: float = (
         0.15  # chance that a round looks at all steps for the jobs that waited, not at the ruined ones
     )
@@ -60,6 +61,7 @@ class State(NamedTuple):
     hand: np.ndarray  # (2, A) GPUs that each app holds, and has left, in the step at hand
     turn: np.ndarray  # (A) apps of a pool in the order in which they choose
     best_turn: np.ndarray  # (A) the same for the best placements
+    tight: np.ndarray  # (A) apps of a pool from the smallest cap up
     ceil: np.ndarray  # (A, steps) GPUs that each app may hold at most, so that others get theirs
     best_ceil: np.ndarray  # (A, steps) the same for the best placements
     old_ceil: np.ndarray  # (A, steps) the same before a change is tried
@@ -79,6 +81,7 @@ def new_state(board: Any, seed: int) -> State:
     """Make the state of an empty board."""
     most_words = int(board.pool["words"].max())
     steps, width, apps = board.steps, board.width, len(board.app)
+    of_pool = board.pool["app_last"] - board.pool["app_first"]
     return State(
         free=board.base.copy(),
         used=board.step["base_used"].copy(),
@@ -98,6 +101,7 @@ def new_state(board: Any, seed: int) -> State:
         hand=np.zeros((2, apps), np.int64),
         turn=np.arange(apps),
         best_turn=np.arange(apps),
+        tight=np.lexsort((board.app["cap"], np.repeat(np.arange(len(board.pool)), of_pool))),
         ceil=np.full((apps, steps), NO_LIMIT),
         best_ceil=np.full((apps, steps), NO_LIMIT),
         old_ceil=np.full((apps, steps), NO_LIMIT),

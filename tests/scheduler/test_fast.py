@@ -149,6 +149,16 @@ def test_realtime_that_pays_more_is_served_first() -> None:
     assert len(plan.placements) == 1
 
 
+def test_an_app_gives_way_in_one_step_and_comes_first_in_another() -> None:
+    """No one order of two apps serves this: the dear one has to leave a GPU to the slow one in step 0 only."""
+    dear = {"demand": [4] + [0] * 7 + [4, 4, 4], "priority": 10}
+    slow = {"demand": [1, 2, 3, 4, 4, 4, 4, 4, 0, 0, 0], "priority": 5, "swap_cap": 1}
+    pools = [{"id": "pool", "gpus": 4}]
+    job = {**shape(1, 2), "priority": 1}
+    p = problem([job], [dear, slow], pools=pools, steps=11, decay=1, shortfall_weight=1)
+    assert solve(p).metrics["penalty"] <= 40
+
+
 def test_equal_jobs_are_served_in_order_of_arrival() -> None:
     plan = solve(problem([shape(8, 3)] * 5 + [shape(8, 30)]))
     starts = {placement.job: placement.start for placement in plan.placements}
