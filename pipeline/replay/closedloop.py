@@ -168,8 +168,7 @@ class Rolling:
 
     def _tick(self, now: float) -> None:
         self.hour = int(now // HOUR)
-        if self.waiting:
-            self.durations.renew(np.array(self.waiting), now)
+        self.durations.renew(np.array(self.waiting, np.int64), now)
         if self.demand is not None:
             self.curve = self.demand.gpus(self.hour)
         self.budget = [self.world.gpus if app.swap_cap is None else app.swap_cap for app in self.world.apps]

@@ -12,6 +12,8 @@ from tidegrid.pipeline.replay.world import HOUR, WARM_UP_HOURS, World
 
 LOOKAHEAD_HOURS = 48
 """Hours of demand that are forecast at each tick: the horizon and a day past it."""
+REFIT_S = 24 * HOUR
+"""How old a fit of durations may grow; between fits, memory and calibration move with every job that ends."""
 
 
 class Durations(Protocol):
@@ -52,7 +54,7 @@ class PerfectDurations:
 
 
 class ForecastDurations:
-    """Asks the recurring-job estimator, which learns from each job as it ends in the replay."""
+    """Asks the recurring-job estimator: it takes in each job that ended before it answers, and is refitted each day."""
 
     def __init__(self, world: World) -> None:
         from tidegrid.estimators.recurring import RecurringJobEstimator
@@ -62,23 +64,41 @@ class ForecastDurations:
         self.estimator = RecurringJobEstimator(outcome="occupancy")
         self.features = request_features(world.jobs)
         self.hours = np.full((len(world.jobs), len(LEVELS)), np.nan)
+        self.known = np.full(len(world.jobs), np.nan)
+        self.pending: list[int] = []
+        self.fitted = 0.0
 
     def arrived(self, jobs: np.ndarray, now: float) -> None:
         """Estimate jobs that have just been submitted; a requested limit caps every quantile."""
+        if self.pending:
+            X, y, known_at = self._past(np.array(self.pending))
+            self.estimator.update(X, y, known_at=known_at)
+            self.pending = []
         told = self.estimator.predict_quantiles(self.features.iloc[jobs], LEVELS).to_numpy()
         self.hours[jobs] = np.fmin(told, self.world.limit_s[jobs, None] / HOUR)
 
     def ended(self, jobs: np.ndarray, now: float) -> None:
-        """Take in the hours that they held their GPUs."""
-        rows = self.features.iloc[jobs]
-        known = pd.Series(self.world.start + pd.Timedelta(seconds=now), index=rows.index)
-        hours = pd.Series(self.world.duration_s[jobs] / HOUR, index=rows.index)
-        self.estimator.update(rows, hours, known_at=known)
+        """Remember the hours that they held their GPUs."""
+        self.known[jobs] = now
+        self.pending += jobs.tolist()
 
     def renew(self, waiting: np.ndarray, now: float) -> None:
-        """Estimate waiting jobs again."""
+        """Estimate waiting jobs again, after a refit where the last one is ``REFIT_S`` old."""
+        if now - self.fitted >= REFIT_S:
+            past = np.flatnonzero(~np.isnan(self.known))
+            if len(past):
+                X, y, known_at = self._past(past[np.argsort(self.known[past], kind="stable")])
+                self.estimator.fit(X, y, known_at=known_at)
+                self.pending = []
+            self.fitted = now
         if len(waiting):
             self.arrived(waiting, now)
+
+    def _past(self, jobs: np.ndarray) -> tuple[pd.DataFrame, pd.Series, pd.Series]:
+        rows = self.features.iloc[jobs]
+        hours = pd.Series(self.world.duration_s[jobs] / HOUR, index=rows.index)
+        known = pd.Series(self.world.start + pd.to_timedelta(self.known[jobs], unit="s"), index=rows.index)
+        return rows, hours, known
 
 
 class MedianDurations:
