@@ -112,7 +112,7 @@ _STATUS = {
     "optimal": "no plan is better",
     "feasible": "the search ended before it could tell whether a better one exists",
     "interrupted": "the search was interrupted",
-    "fallback": "the search failed, and this is the best plan without it",
+    "fallback": "the search failed or had no time, and this is the best plan without it",
 }
 #: What a status of the bound says, in words.
 _BOUND = {
@@ -134,7 +134,7 @@ def _print_solver(plan: "Plan") -> None:
     else:
         say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):
-        say(_plain(f"the trouble: {solver['trouble']}"))
+        say(_plain(f"what went wrong: {solver['trouble']}"))
     if solver.get("gain"):
         say(f"{solver['gain']:+.1f} over the fast plan")
 
@@ -196,7 +196,8 @@ def explain(
     clock = Clock(problem, timezone)
     for item in told:
         when = "" if item["start"] is None else f", {clock.steps(item['start'], item['end'])}"
-        say(f"[bold]{_plain(item['job'])}[/bold] ({item['state']}{when}): {_plain(item['reason'])}")
+        reason = _plain(item["reason"].removeprefix("refused: "))
+        say(f"[bold]{_plain(item['job'])}[/bold] ({item['state']}{when}): {reason}")
         for blocker in item["blockers"]:
             say(_plain(f"  would start sooner without: {blocker['text']}"))
     for name, label in (("risks", "coverage risk"), ("idle_windows", "idle"), ("surplus", "idle")):

@@ -1,8 +1,12 @@
-"""Mode ``full``: start from the fast plan, count, name, repair; never return a worse plan than the fast one."""
+"""Mode ``full``: start from the fast plan, count, name, repair; never return a worse plan than the fast one.
+
+Problems of more than `MAX_COLUMNS` columns are searched window by window.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from tidegrid.scheduler.formal.lagrange import price_bound
 from tidegrid.scheduler.formal.model import CountModel, IdentityModel, Var, as_plan, cells_by_app, facts
 from tidegrid.scheduler.formal.run import Answer, Budget, Run
 from tidegrid.scheduler.formal.terms import Column, Terms
+from tidegrid.scheduler.formal.windows import Window, in_turn, put_back, window
 from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
 from tidegrid.scheduler.solve import solve
@@ -31,6 +36,10 @@ PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
 FIRST_COUNT_SHARE = 0.2
 #: What building a part costs, in deterministic time, which does not count it.
 BUILD_TIME = 0.05
+#: Share of the limit for each window of a problem that is too large for the model as a whole, and least seconds.
+WINDOW_SHARE, WINDOW_SECONDS = 0.04, 1.0
+#: Share of the limit that may go to the bound of such a problem.
+PRICES_SHARE = 0.4
 
 Chosen = dict[int, Column]
 Counts = dict[tuple[int, int], int]
@@ -81,7 +90,8 @@ def plan(
         )
     fast = solve(problem, mode="fast", seed=seed, **options)
     seconds = DEFAULT_LIMIT if time_limit is None else time_limit
-    search = _Search(problem, fast, Budget(seconds, deterministic_time, seed=seed), progress)
+    budget = Budget(seconds, deterministic_time, seed=seed)
+    search = _Search(problem, fast, budget, progress, MAX_COLUMNS, windows=True)
     trouble = None
     try:
         search.improve()
@@ -102,7 +112,7 @@ class _Counting:
 
     def __init__(self, search: "_Search") -> None:
         self._budget = search.budget
-        self._model = CountModel(search.terms)
+        self._model = CountModel(search.terms, required=frozenset(search.pinned))
         self._latest: tuple[Chosen, Counts] | None = None
         self._read = False
         self.beside = search.budget.deterministic is None
@@ -151,7 +161,12 @@ class _Search:
     fast: Plan
     budget: Budget
     progress: Callable[[str], None] | None
+    most_columns: int = MAX_COLUMNS
+    #: Whether a problem of more columns is searched window by window; a window is not divided again.
+    windows: bool = False
     bound: float = np.inf
+    #: By index of a job, the GPU that it keeps: what a window of a larger problem holds fixed.
+    pinned: dict[int, int] = field(default_factory=dict)
     trouble: list[str] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
 
@@ -167,8 +182,12 @@ class _Search:
         """Lower the bound and raise the plan until they meet or the budget ends."""
         if self.budget.left() <= 0.0:
             return
-        self._lower(padded(self.terms, price_bound(self.terms, lambda: self.budget.left() > 0.0)))
-        if self.terms.column_count > MAX_COLUMNS or self.met():
+        large = self.terms.column_count > self.most_columns
+        rest = (1.0 - PRICES_SHARE) * self.budget.total() if large else 0.0
+        self._lower(padded(self.terms, price_bound(self.terms, lambda: self.budget.left() > rest)))
+        if large and self.windows:
+            self._search_windows()
+        if large or self.met():
             return
         counting = _Counting(self)
         try:
@@ -246,7 +265,7 @@ class _Search:
     def _tell(self) -> None:
         """Say how far the search is, at most once a second; never from a solver's thread."""
         gap = relative_gap(self.bound, self.objective)
-        line = f"{self.stage}: objective {self.objective:.2f}, bound {self.bound:.2f}, gap {gap:.2%}"
+        line = f"objective {self.objective:.2f} ({self.stage}), bound {self.bound:.2f}, gap {gap:.2%}"
         if self.budget.deterministic is None:
             second = int(self.budget.total() - self.budget.left())
             if second == self._told:
@@ -278,7 +297,8 @@ class _Search:
 
     def _place(self, chosen: Chosen, counts: Counts) -> bool:
         """Name the GPUs of a solution in counts, as it stands."""
-        model = IdentityModel(self.terms, self._columns(chosen), frozenset(chosen), counts=counts)
+        required = frozenset(chosen)
+        model = IdentityModel(self.terms, self._columns(chosen), required, self._legal, counts)
         limit = PLACE_SHARE * self.budget.total()
         answer = Run(model.cp, self.budget, limit, named=True).answer()
         return answer.solution is not None and self._offer(self._plan(model, answer), "placed")
@@ -317,13 +337,13 @@ class _Search:
             [c for c in every if j not in chosen or abs(c.start - chosen[j].start) <= reach]
             for j, every in enumerate(self.terms.columns)
         ]
-        model = IdentityModel(self.terms, columns)
+        model = IdentityModel(self.terms, columns, frozenset(self.pinned), self._legal)
         model.hint(chosen, counts)
         self._solve(model, NEAR_SHARE, f"moved by up to {reach}")
 
     def _search_whole(self) -> None:
         """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
-        model = IdentityModel(self.terms)
+        model = IdentityModel(self.terms, None, frozenset(self.pinned), self._legal)
         model.hint_plan(self.best)
         self._solve(model, WHOLE_SHARE, "whole", whole=True)
 
@@ -331,7 +351,11 @@ class _Search:
         self, rng: np.random.Generator, until: float, stop: Callable[[], bool] = lambda: False
     ) -> None:
         """Free some jobs, keep the others where they are, solve, and go on with others."""
-        waiting = [j for j, job in enumerate(self.problem.jobs) if not job.running and self.terms.columns[j]]
+        waiting = [
+            j
+            for j, job in enumerate(self.problem.jobs)
+            if not job.running and self.terms.columns[j] and j not in self.pinned
+        ]
         size = max(8, len(waiting) // 2)
         while waiting and not self.met() and self.budget.left() > until and not stop():
             free = self._neighbourhood(rng, waiting, min(size, len(waiting)))
@@ -355,6 +379,47 @@ class _Search:
                 size = max(4, size - 1)
             elif self.objective == before:
                 size = min(len(waiting), size + (2 if quick else 1))
+
+    def _search_windows(self) -> None:
+        """Search a large problem window by window, in order of idle GPUs, again and again."""
+        for sweep in count():
+            turns = in_turn(self.problem, self.best, sweep)
+            for turn, where in enumerate(turns):
+                if self.met():
+                    return
+                number = sweep * len(turns) + turn
+                part = window(self.problem, self.best, where, number)
+                self.budget.spend(BUILD_TIME)
+                if part is not None:
+                    self._search_window(part, self.budget.seed + number)
+
+    def _search_window(self, part: Window, seed: int) -> None:
+        violations, found = check(part.problem, part.plan)
+        if violations:
+            self.trouble.append(f"a window breaks a rule: {violations[0]}")
+            return
+        total = self.budget.total()
+        limit = min(self.budget.left(), WINDOW_SHARE * total)
+        if self.budget.deterministic is None:
+            limit = min(self.budget.left(), max(limit, WINDOW_SECONDS))
+        exact = None if self.budget.deterministic is None else limit
+        budget = Budget(limit, exact, self.budget.workers, seed)
+        inner = _Search(part.problem, part.plan.with_metrics(found), budget, None, pinned=part.pinned)
+        budget.tick = self._tell
+        try:
+            inner.improve()
+        finally:
+            self.budget.interrupted = self.budget.interrupted or budget.interrupted
+            self.budget.spend(min(limit, budget.spent))
+            self.trouble += inner.trouble
+            if inner.best is not inner.fast:
+                better = put_back(self.problem, self.best, part, inner.best)
+                self._offer(better, f"GPUs {part.low}–{part.high - 1} of {part.pool}")
+
+    def _legal(self, j: int, column: Column) -> Sequence[int]:
+        if j in self.pinned:
+            return (self.pinned[j],)
+        return self.terms.blocks_of(self.problem.jobs[j], column)
 
     def _blocks(self, plan: Plan, free: set[int], j: int, column: Column) -> Sequence[int]:
         job = self.problem.jobs[j]

@@ -49,6 +49,11 @@ class Budget:
         """The whole limit."""
         return self.deterministic if self.deterministic is not None else self.seconds
 
+    @property
+    def spent(self) -> float:
+        """Deterministic time spent so far."""
+        return self._spent
+
     def spend(self, deterministic: float) -> None:
         """Book the deterministic time of a run."""
         self._spent += deterministic
