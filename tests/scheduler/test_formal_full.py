@@ -43,6 +43,12 @@ def contended(seed: int = 3) -> Problem:
     )
 
 
+@pytest.fixture
+def no_longer_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the whole way from the fast plan up to the models."""
+    monkeypatch.setattr(full_module, "LONGER_ROUNDS", 0)
+
+
 @settings(max_examples=10)
 @given(problems(**SMALL))
 def test_full_is_legal_never_below_fast_and_never_above_its_bound(problem: Problem) -> None:
@@ -74,6 +80,7 @@ def test_the_contracts_checker_agrees(contract_check: Callable[..., Any]) -> Non
         assert violations == []
 
 
+@pytest.mark.usefixtures("no_longer_search")
 def test_full_improves_on_a_poor_start_and_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """From first-in-first-out as the start, so that the test does not hang on how good fast is."""
     problem = contended()
@@ -116,6 +123,7 @@ def test_apps_hold_no_more_than_they_serve_where_no_cap_asks_for_it() -> None:
     assert plan.metrics["swaps"] == 4
 
 
+@pytest.mark.usefixtures("no_longer_search")
 class TestTrouble:
     """Case P12: whatever the solver does, the fast plan comes back, flagged."""
 
@@ -200,6 +208,27 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert check(problem, plan)[0] == []
     assert plan.extra["solver"]["status"] in ("interrupted", "optimal")
     assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_the_fast_search_goes_on_before_the_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the solver gives nothing, what the longer search found is kept, and the trouble is told."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no solver")
+
+    monkeypatch.setattr(full_module, "Run", broken)
+    better = 0
+    for seed in range(20, 26):
+        problem = random_problem(
+            seed, pools=(1, 1), gpus=(16, 16), steps=(24, 24), jobs=(24, 24), apps=(1, 1), plain=True
+        )
+        plan = full(problem, 0.3)
+        assert check(problem, plan)[0] == []
+        solver = plan.extra["solver"]
+        assert solver["gain"] >= 0
+        assert solver["status"] in ("fallback", "optimal")
+        better += solver["gain"] > 0
+    assert better > 0
 
 
 def test_progress_names_objective_bound_and_gap() -> None:
