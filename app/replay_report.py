@@ -75,11 +75,16 @@ def write_replay_report(
     write_page(path, title, parts)
 
 
+def _days(world: World) -> str:
+    days = f"{world.end_s / HOUR / 24:.3g}"
+    return f"{days} day" if days == "1" else f"{days} days"
+
+
 def _head(world: World, notes: Sequence[str]) -> list[str]:
     nodes = f" in nodes of {world.node_size}" if world.node_size else ""
     line = (
         f"{len(world.jobs):,} jobs of {len(set(users(world))):,} users on {world.gpus:,} GPUs{nodes}, "
-        f"{world.end_s / HOUR / 24:.3g} days from {world.start:%Y-%m-%d %H:%M} UTC; "
+        f"{_days(world)} from {world.start:%Y-%m-%d %H:%M} UTC; "
         f"{len(world.apps)} realtime app{'' if len(world.apps) == 1 else 's'}"
     )
     caveats = (

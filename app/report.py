@@ -126,13 +126,18 @@ def _key() -> str:
     return f'<p class="key">{items}<span>▒ already running: dotted outline</span></p>'
 
 
+QUIET = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
+"""No button of a chart sends what it shows anywhere."""
+
+
 def figure_html(data: list[Any], layout: dict[str, Any], name: str) -> str:
     """Return plotly traces as a block of HTML, for a page that carries plotly's script."""
     import plotly.graph_objects as go
 
     base = {"margin": {"l": 60, "r": 16, "t": 34, "b": 36}, "plot_bgcolor": "white", "font": {"size": 12}}
     figure = go.Figure(data, base | layout)
-    return f'<div class="plot">{figure.to_html(full_html=False, include_plotlyjs=False, div_id=name)}</div>'
+    plot = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=QUIET)
+    return f'<div class="plot">{plot}</div>'
 
 
 def _times(report: Report, steps: int) -> list[str]:

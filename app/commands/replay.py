@@ -95,10 +95,23 @@ def replay(
         raise InputError("only a search has it", field="--try, --out", fix="add --tune")
     if tune and (report or len(policies or []) > 1):
         raise InputError("a search has one policy and no report", field="--tune", fix="leave them out")
+    if series and traffic is None:
+        raise InputError("series are of the traffic", field="--series", fix="add --traffic")
+    if day is not None and report is None:
+        raise InputError("only the report shows a day", field="--grid-day", fix="add --report")
+    plans = [name for name in policies or ["rolling"] if name.startswith("rolling")]
+    if not plans and (sets or knobs or tune):
+        raise InputError(
+            "a queue has no knobs",
+            field="--set, --knobs, --tune",
+            fix="add a policy that plans, such as rolling",
+        )
     for path in (report, out):
         # before hours of replays rather than after them
         if path is not None and not path.parent.is_dir():
             raise InputError("the folder does not exist", file=path, fix="name one that does")
+        if path is not None and path.is_dir():
+            raise InputError("this is a folder", file=path, fix="name a file in it")
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
             trace,
@@ -114,7 +127,7 @@ def replay(
         )
         if equal:
             world = world.equal_priorities()
-        given = {knob: values[0] for knob, values in map(_values, sets or [])}
+        given = {knob: values[0] for knob, values in (_values(s, "--set") for s in sets or [])}
         policy, options = with_knobs(given, Policy.read(knobs) if knobs else None)
         if tune:
             name = policies[0] if policies else "rolling"
@@ -141,9 +154,17 @@ def replay(
             step(f"drawing {report}")
             _report(world, results, report, trace, traffic, equal, day)
     if json_:
-        print_json({"world": world.digest(), "policies": {r.policy: _details(world, r) for r in results}})
+        print_json(
+            {
+                "world": world.digest(),
+                "left_out": world.left_out,
+                "policies": {r.policy: _details(world, r) for r in results},
+            }
+        )
         return
     _table(results)
+    if world.left_out:
+        say(f"{world.left_out:,} jobs of the trace were left out: without an end, or wider than {gpus} GPUs.")
     if report:
         say(f"report: {report}")
 
@@ -248,7 +269,7 @@ def _tune(
     from tidegrid.files import write_json
     from tidegrid.pipeline.replay.tuning import tune
 
-    grid = dict(map(_values, tries)) or None
+    grid = dict(_values(text, "--try") for text in tries) or None
     found = tune(
         world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend,
         each=each,
@@ -277,11 +298,12 @@ def _tune(
         say(f"No setting keeps unmet realtime within {100 * unmet:g} %: the best is the one with the least.")
 
 
-def _values(text: str) -> tuple[str, list[float]]:
+def _values(text: str, option: str) -> tuple[str, list[float]]:
     knob, _, values = text.partition("=")
     try:
         return knob, [int(v) if v.strip().lstrip("-").isdigit() else float(v) for v in values.split(",")]
     except ValueError:
+        example = "demand_quantile=0.8,0.9" if option == "--try" else "demand_quantile=0.8"
         raise InputError(
-            f"{text!r} is not a knob and its values", field="--try", fix="write demand_quantile=0.8,0.9"
+            f"{text!r} is not a knob and its value", field=option, fix=f"write {example}"
         ) from None

@@ -78,6 +78,8 @@ class World:
         Realtime apps.
     end_s
         Where the replay ends.
+    left_out
+        Jobs of the trace that still run or do not fit the pool.
     """
 
     start: pd.Timestamp
@@ -91,6 +93,7 @@ class World:
     limit_s: np.ndarray
     apps: tuple[RealtimeApp, ...]
     end_s: float
+    left_out: int = 0
 
     @property
     def hours(self) -> int:
@@ -168,7 +171,9 @@ def world_from_traces(
         A file is not usable, a series is unknown, no job fits the pool, or none is left.
     """
     table = jobs if isinstance(jobs, pd.DataFrame) else read_jobs(jobs, timezone=timezone)
+    everything = len(table)
     table = table[(table["status"] != "running") & (block_size(table["gpus"]) <= gpus)]
+    left_out = everything - len(table)
     table = table.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
     if table.empty:
         raise InputError(f"no job fits {gpus} GPUs", field="gpus", fix="give a larger pool")
@@ -200,6 +205,7 @@ def world_from_traces(
             traffic, series, gpus, realtime_share, swap_cap, realtime_priority, hours, skip_days, timezone
         ),
         end_s=end,
+        left_out=left_out,
     )
 
 

@@ -49,6 +49,7 @@ def test_the_report_is_one_file_that_shows_every_policy_and_needs_nothing_beside
         assert f"{result.figures['value']:,.0f}" in page
     for picture in ("overview-0", "overview-1", "window-0", "window-1", "timeline-4", "waiting", "regret"):
         assert f'id="{picture}"' in page
+    assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot(") > 0
     assert "<script src" not in text and "<link" not in text and "<img src" not in page
     write_replay_report(
         world, results, tmp_path / "two.html", title="Two <apps>", notes=["From & for tests."]
@@ -119,6 +120,15 @@ def test_the_command_plays_prints_and_writes_the_report(
     assert found["fifo"]["jobs"] < 80 and found["fifo"]["by_user"] and found["fifo"]["by_size"]
 
 
+def test_jobs_that_cannot_run_are_counted(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--gpus", "2", "--node-size", "2", "--policy", "fifo")
+    code, text, _ = call(capsys, files[0], *few)
+    assert code == 0 and "jobs of the trace were left out" in text
+    code, text, _ = call(capsys, files[0], *few, "--json")
+    found = json.loads(text)
+    assert found["left_out"] + found["policies"]["fifo"]["jobs"] == 80
+
+
 def test_the_command_searches_knobs(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +155,12 @@ def test_the_command_searches_knobs(
         (["--tune", "--try", "decay=7"], "decay"),
         (["--tune", "--report", "x.html"], "--tune"),
         (["--set", "magic=1"], "magic"),
+        (["--set", "shortness=x"], "--set"),
+        (["--policy", "fifo", "--set", "shortness=1"], "--set"),
+        (["--tune", "--policy", "fifo"], "--tune"),
+        (["--series", "chat"], "--series"),
+        (["--grid-day", "1"], "--grid-day"),
+        (["--report", "/"], "folder"),
         (["--report", "/nowhere/replay.html"], "/nowhere/replay.html"),
         (["--backend", "dask"], "--scheduler"),
         (["--backend", "nowhere"], "nowhere"),
