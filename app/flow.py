@@ -54,10 +54,11 @@ def train_site(
     site: Site, store: Path, only: Sequence[str] | None = None, jobs: int = 1
 ) -> list[dict[str, Any]]:
     """Train a site's estimators into a store; one record an estimator, with what was decided and why."""
+    from tidegrid.files import make_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.train import train
 
-    store.mkdir(parents=True, exist_ok=True)
+    make_folder(store)
     return [
         trained.record()
         for trained in train(

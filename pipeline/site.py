@@ -23,6 +23,7 @@ from tidegrid.data import (
 )
 from tidegrid.data.schema import Table, blank
 from tidegrid.errors import InputError
+from tidegrid.files import make_folder
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 """The endings that a table may have, in the order in which they are looked for."""
@@ -104,8 +105,7 @@ class Site:
 
     def write(self, folder: str | Path) -> None:
         """Write the site's files into a folder, which is made where absent."""
-        root = Path(folder)
-        root.mkdir(parents=True, exist_ok=True)
+        root = make_folder(folder)
         write_cluster(self.cluster, root / "cluster.json")
         write_table(self.history.jobs, root / "jobs.csv")
         write_table(self.history.traffic, root / "traffic.csv")

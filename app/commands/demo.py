@@ -24,10 +24,13 @@ def demo(
     """Make a synthetic cluster, train on its history, plan its next 24 h, and show the plan beside FIFO's."""
     from tidegrid.app.flow import plan_site, print_planned, train_site, write_planned
     from tidegrid.data.synth import synthesise
+    from tidegrid.data.synth.sample import check_replaceable
+    from tidegrid.files import make_folder
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    check_replaceable(out / "site")
     with progress("making a sample cluster", quiet=json_) as step:
         synthesise(seed, days=days).write(out / "site")
         step("reading its files")

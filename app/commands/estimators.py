@@ -107,6 +107,7 @@ def evaluate(
 ) -> None:
     """Backtest the estimators on a site's history; each answer rests on nothing but what was known then."""
     from tidegrid.errors import InputError
+    from tidegrid.files import make_folder
     from tidegrid.pipeline.evaluate import Evaluation, evaluate
     from tidegrid.pipeline.site import Site
 
@@ -114,6 +115,8 @@ def evaluate(
         raise InputError(f"{by!r} is unknown", field="--by", fix="use user, size or basis")
     with progress("reading the history", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
+        if out is not None:
+            make_folder(out)
         step(f"backtesting on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
         found: Evaluation = evaluate(
             read.history, only, folds=folds, share=share, jobs=jobs, timezone=read.cluster.timezone
@@ -164,7 +167,6 @@ def _print(frame: Any, synthetic: bool) -> None:
 def _written(found: Any, out: Path) -> dict[str, Path]:
     from tidegrid.files import write_text
 
-    out.mkdir(parents=True, exist_ok=True)
     files = {"answers": out / "answers.csv"}
     for name in (None, "user", "size", "basis"):
         files["table" if name is None else f"by {name}"] = (

@@ -100,7 +100,9 @@ def forecast(
     import pandas as pd
 
     from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
+    from tidegrid.files import check_outputs
 
+    check_outputs(out, picture)
     site = None
     if cluster is not None:
         if (units, replica, least, load, cap, held) != (None, 1, 0, 1.0, None, 0):
@@ -182,7 +184,9 @@ def backtest(
     from tidegrid.estimators.realtime import RealtimeEstimator
     from tidegrid.estimators.realtime.backtest import instants, origins, roll, scales, score
     from tidegrid.estimators.realtime.localtime import utc_hours
+    from tidegrid.files import check_outputs
 
+    check_outputs(out)
     with progress("reading traffic", quiet=json_) as step:
         history = _history(traffic, series, timezone)
         hourly = history.assign(hour=utc_hours(history["timestamp"]))[["series_id", "hour", "value"]]

@@ -44,18 +44,23 @@ def synth(
     timezone: Annotated[
         str, typer.Option("--timezone", help="IANA zone that people live by.")
     ] = "Europe/Berlin",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write to a folder that holds other files; they are replaced.")
+    ] = False,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Make up a believable cluster's history, queue, running jobs and traffic; all of it is synthetic."""
     from tidegrid.data.synth import synthesise
-    from tidegrid.data.synth.sample import NOW
+    from tidegrid.data.synth.sample import NOW, check_replaceable
     from tidegrid.errors import InputError
 
     target = folder or out
     if target is None or (folder is not None and out is not None and folder != out):
         both = "two folders are named" if target is not None else "no folder is named"
         raise InputError(both, field="--out", fix="name one: tidegrid history synth my-sample")
+    if not force:
+        check_replaceable(target, "name another folder, or replace them with --force")
     with progress("making a sample cluster", quiet=json_):
         sample = synthesise(
             seed, days=days, gpus=gpus, users=users, queue=queue, now=now or NOW, timezone=timezone
@@ -103,12 +108,14 @@ def import_(
 ) -> None:
     """Read a foreign file, check it, and write it as a table of a site."""
     from tidegrid.data import read_jobs, read_requests, read_running, read_traffic, write_table
+    from tidegrid.files import check_outputs
 
     notes: list[str] = []
     _known_table(what)
     given = {"--format": format, "--kind": None if kind == "training" else kind, "--start": start}
     given |= {"--value": value, "--duplicates": None if duplicates == "error" else duplicates}
     given |= {"--fill": None if fill == "none" else fill}
+    check_outputs(out)
     _only_its_own(what, [name for name, told in given.items() if told is not None])
     with progress(f"reading {file}", quiet=json_) as step:
         if what == "jobs":

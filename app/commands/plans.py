@@ -74,11 +74,13 @@ def solve(
     Mode full also proves a bound, which no legal plan's objective exceeds, and tells the gap: how far the plan lies
     below the bound, as a share of it.
     """
+    from tidegrid.files import check_outputs
     from tidegrid.scheduler import Problem
     from tidegrid.scheduler import explain as explain_plan
     from tidegrid.scheduler import solve as plan_problem
 
     check_time_limit(mode, time_limit)
+    check_outputs(out)
     problem = Problem.read(problem_file)
     with progress(f"planning with mode {mode}", lines=mode == "full") as step:
         options: dict[str, Any] = {"progress": step} if mode == "full" else {}
@@ -247,9 +249,11 @@ def compare(
     No legal plan's objective exceeds the bound; the gap is how far a plan lies below it, as a share of the bound. A
     gap of 0 is the best plan there is; what is left of a larger one may be the bound's fault as well as the plan's.
     """
+    from tidegrid.files import check_outputs
     from tidegrid.pipeline.compare import compare as compare_modes
     from tidegrid.scheduler import Problem, refusals
 
+    check_outputs(report)
     problem = Problem.read(problem_file)
     with progress("comparing", lines=True) as step:
         comparison = compare_modes(
@@ -306,8 +310,10 @@ def bench(
     json_: JsonFlag = False,
 ) -> None:
     """Run every mode on the seven scenarios rebuilt from a published account of such an allocator."""
+    from tidegrid.files import check_outputs
     from tidegrid.pipeline.compare import bench as run_bench
 
+    check_outputs(report)
     with progress("running the scenarios", lines=True) as step:
         result = run_bench(
             scenario, mode, time_limit=time_limit, bound_limit=max(time_limit, 1.0), seed=seed, repeats=repeats,

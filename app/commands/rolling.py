@@ -73,12 +73,14 @@ def tick(
     json_: JsonFlag = False,
 ) -> None:
     """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
+    from tidegrid.files import check_outputs, make_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.rolling import Settings, StateStore
     from tidegrid.pipeline.rolling import tick as run_tick
 
     check_time_limit(mode, time_limit)
+    check_outputs(out)
     settings = Settings(
         policy=Policy.read(policy) if policy else Policy(),
         mode=mode,
@@ -92,7 +94,7 @@ def tick(
     with progress("ticking", quiet=json_) as step:
         models = store or site / "models"
         if site.is_dir():
-            models.mkdir(parents=True, exist_ok=True)
+            make_folder(models)
         commit = run_tick(
             opened, site, now, settings, models=ModelStore(models), out=out or site / "commit.json", step=step
         )

@@ -70,11 +70,12 @@ def predict(
 
     from tidegrid.app.flow import estimators_for, explain_job, gaps
     from tidegrid.data import read_requests
-    from tidegrid.files import write_text
+    from tidegrid.files import check_outputs, write_text
     from tidegrid.pipeline.estimates import estimate_jobs
     from tidegrid.pipeline.site import Site
 
     check_store(store)
+    check_outputs(out)
     with progress("estimating", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         if requests is not None:

@@ -19,7 +19,7 @@ from tidegrid.data.synth.workload import Attempt, Draft, draft, priority_of, sim
 from tidegrid.data.tables import REQUESTS, RUNNING, TRAFFIC
 from tidegrid.data.writers import write_table
 from tidegrid.errors import InputError
-from tidegrid.files import write_text
+from tidegrid.files import make_folder, read_json, write_text
 
 NOW = "2026-04-14T06:00:00+00:00"
 """When the sample's history ends: a Tuesday morning in Berlin, after Easter and the change of the clocks."""
@@ -77,22 +77,52 @@ class SampleCluster:
         InputError
             The folder cannot be made or written to.
         """
-        target = Path(folder)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot be made ({error.strerror})", file=target, fix="name a folder") from None
+        target = make_folder(folder)
         paths = {name: target / f"{name}.csv" for name in ("jobs", "requests", "running", "traffic")}
+        paths["cluster"] = target / "cluster.json"
+        paths["notice"] = target / "SYNTHETIC.txt"
+        # what marks the folder as synthetic comes first: an interrupted sample can be made again
+        text = NOTICE.format(seed=self.seed, days=self.days, now=self.now.isoformat(), gpus=self.cluster.gpus)
+        write_text(paths["notice"], text)
+        write_cluster(self.cluster, paths["cluster"])
         write_table(self.history.jobs, paths["jobs"])
         write_table(self.requests, paths["requests"])
         write_table(self.running, paths["running"])
         write_table(self.history.traffic, paths["traffic"])
-        paths["cluster"] = target / "cluster.json"
-        write_cluster(self.cluster, paths["cluster"])
-        paths["notice"] = target / "SYNTHETIC.txt"
-        text = NOTICE.format(seed=self.seed, days=self.days, now=self.now.isoformat(), gpus=self.cluster.gpus)
-        write_text(paths["notice"], text)
         return paths
+
+
+def check_replaceable(folder: str | Path, otherwise: str = "name another folder") -> None:
+    """Refuse a folder that holds anything but a synthetic site: a sample written there would replace its files.
+
+    Parameters
+    ----------
+    folder
+        Where a sample is to be written; absent, empty or a synthetic site is right.
+    otherwise
+        What else to do, told with the error.
+
+    Raises
+    ------
+    InputError
+        It holds files and is not marked as synthetic by both ``SYNTHETIC.txt`` and ``cluster.json``.
+    """
+    target = Path(folder)
+    try:
+        used = target.is_dir() and any(target.iterdir())
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", file=target, fix="name another folder"
+        ) from None
+    if not used:
+        return
+    try:
+        cluster = read_json(target / "cluster.json")
+    except InputError:
+        cluster = None
+    marked = isinstance(cluster, dict) and cluster.get("synthetic") is True
+    if not (marked and (target / "SYNTHETIC.txt").is_file()):
+        raise InputError("holds files that are not a synthetic site's", file=target, fix=otherwise)
 
 
 def synthesise(

@@ -111,3 +111,13 @@ def test_an_unknown_series_is_one_line_and_code_2(traffic, capsys):
     assert called("forecast", traffic, "--series", "nope") == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "there is no series 'nope'" in err
+
+
+@pytest.mark.parametrize("arguments", [["-o"], ["--picture"], ["backtest", "-o"]])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, arguments):
+    """The traffic is not there: what is to be written is looked at first."""
+    command, option = arguments[:-1], arguments[-1]
+    assert called("forecast", *command, tmp_path / "t.csv", option, tmp_path / "absent" / "x") == 2
+    assert "x: cannot be written (no such folder)" in capsys.readouterr().err
+    assert called("forecast", *command, tmp_path / "t.csv", option, tmp_path) == 2
+    assert "is a folder; name a file in it" in capsys.readouterr().err

@@ -106,6 +106,19 @@ def test_a_folder_that_does_not_exist_is_named(tidegrid: Any, problem_file: Path
     assert "cannot be written" in err
 
 
+@pytest.mark.parametrize("command", ["compare", "bench"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+    tidegrid: Any, tmp_path: Path, command: str
+) -> None:
+    """Neither the problem nor the scenario is there: the report is looked at first."""
+    report = tmp_path / "absent" / "c.html"
+    code, _, err = tidegrid(command, tmp_path / "absent.json", "--report", report)
+    assert (code, err) == (
+        2,
+        f"tidegrid: {report}: cannot be written (no such folder); name a folder that exists\n",
+    )
+
+
 def test_check_tells_legal_from_illegal(tidegrid: Any, problem_file: Path, tmp_path: Path) -> None:
     target = tmp_path / "plan.json"
     tidegrid("solve", problem_file, "--out", target)

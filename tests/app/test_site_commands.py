@@ -216,3 +216,26 @@ def test_a_time_limit_for_mode_fast_is_refused(site: Path, capsys: pytest.Captur
     code, _, err = call(capsys, "plan", str(site), "--time-limit", "3")
     assert code == 2
     assert "--time-limit: mode fast does not search until a limit" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("plan", "--out"),
+        ("evaluate", "--out"),
+        ("train", "--store"),
+        ("demo", "--out"),
+        ("history synth", "--out"),
+    ],
+)
+def test_a_file_where_a_folder_is_to_be_made_is_one_line(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    folder = [] if command in ("demo", "history synth") else [str(site)]
+    for path in (taken, taken / "deeper"):
+        code, _, err = call(capsys, *command.split(), *folder, option, str(path))
+        assert code == 2 and err.startswith(f"tidegrid: {path}: ") and "folder" in err
+        assert err.count("\n") == 1
+    assert taken.read_text() == "mine"

@@ -40,6 +40,22 @@ def test_synth_writes_a_site_and_says_that_it_is_synthetic(site: Path, tmp_path:
         assert (tmp_path / "other" / name).read_bytes() == (site / name).read_bytes()
 
 
+def test_synth_replaces_a_sample_and_nothing_else_without_force(site: Path, tmp_path: Path) -> None:
+    """A site that is not synthetic, or not known to be, is left as it is."""
+    mine = copied(site, tmp_path)
+    assert run("synth", mine, "--days", 10, "--gpus", 16).exit_code == 0
+    cluster = json.loads((mine / "cluster.json").read_text()) | {"synthetic": False}
+    (mine / "cluster.json").write_text(json.dumps(cluster))
+    (mine / "jobs.csv").write_text("mine")
+    refused = run("synth", mine, "--days", 10, "--gpus", 16)
+    assert isinstance(refused.exception, InputError) and "--force" in str(refused.exception)
+    assert (mine / "jobs.csv").read_text() == "mine"
+    assert run("synth", mine, "--days", 10, "--gpus", 16, "--force").exit_code == 0
+    assert (mine / "jobs.csv").read_bytes() == (site / "jobs.csv").read_bytes()
+    (mine / "SYNTHETIC.txt").unlink()
+    assert isinstance(run("synth", mine, "--days", 10, "--gpus", 16).exception, InputError)
+
+
 def test_check_finds_nothing_wrong_with_a_sample(site: Path) -> None:
     result = run("check", site)
     assert result.exit_code == 0 and "no problem found" in result.output and "synthetic" in result.output
