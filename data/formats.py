@@ -10,7 +10,7 @@ import pandas as pd
 from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import as_instant, slurm_minutes
 from tidegrid.data.readers import Note, _read_text, add_note, complete_jobs, read_raw
-from tidegrid.data.schema import Source
+from tidegrid.data.schema import Source, header_text
 from tidegrid.data.tables import KINDS
 from tidegrid.errors import InputError
 
@@ -173,7 +173,8 @@ def _without(
 def _need(frame: pd.DataFrame, names: tuple[str, ...], source: Source, why: str) -> None:
     for name in names:
         if name not in frame.columns:
-            raise InputError("the column is missing", file=source.file, row=1, field=name, fix=why)
+            said = f"the column is missing; the header has {header_text(frame.columns)}"
+            raise InputError(said, file=source.file, row=1, field=name, fix=why)
 
 
 def _trace(path: str | Path) -> tuple[pd.DataFrame, Source]:

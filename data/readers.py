@@ -10,12 +10,16 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text
-from tidegrid.data.schema import Source, Table, validate
+from tidegrid.data.schema import Source, Table, check_columns, validate
 from tidegrid.data.tables import JOBS, REQUESTS, RUNNING
 from tidegrid.errors import InputError
 
 Note = list[str]
 """A list that a reader appends to: what it left out or worked out, one line each, for the caller to show."""
+
+
+_GZIP = b"\x1f\x8b"
+"""The first two bytes of a gzip file (RFC 1952)."""
 
 
 def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, Source]:
@@ -83,7 +87,13 @@ def _read_text(file: Path) -> str:
                 content = stream.read()
         else:
             content = file.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error):
+    except EOFError:
+        raise InputError("ends early: it is cut", file=file, fix="fetch or copy it again, whole") from None
+    except (gzip.BadGzipFile, zlib.error):
+        with file.open("rb") as stream:
+            damaged = stream.read(2) == _GZIP
+        if damaged:
+            raise InputError("is a damaged gzip file", file=file, fix="fetch or copy it again") from None
         raise InputError(
             "is not a gzip file", file=file, fix="compress it with gzip, or drop .gz from its name"
         ) from None
@@ -206,6 +216,8 @@ def complete_jobs(
     """
     source = source or Source()
     frame = frame.reset_index(drop=True)
+    timed = "duration_s" in frame.columns or {"start_time", "end_time"} <= set(frame.columns)
+    check_columns(frame, JOBS, source, beside=() if timed else ("duration_s",))
     if "gpus" in frame.columns:
         without = without_gpus(frame)
         if len(frame) and without.all():

@@ -206,7 +206,7 @@ def validate(
     """
     source = source or Source()
     frame = frame.reset_index(drop=True)
-    _check_columns(frame, table, source)
+    check_columns(frame, table, source)
     if frame.empty and not table.may_be_empty:
         raise InputError(
             "has a header and no rows" if source.file else f"the {table.name} has no rows",
@@ -262,22 +262,55 @@ def check_key(frame: pd.DataFrame, table: Table, source: Source) -> None:
     source.refuse(doubled, " + ".join(key), problem, f"keep one row for each {' and '.join(key)}")
 
 
-def _check_columns(frame: pd.DataFrame, table: Table, source: Source) -> None:
+def check_columns(
+    frame: pd.DataFrame,
+    table: Table,
+    source: Source,
+    *,
+    header: pd.Index | None = None,
+    beside: tuple[str, ...] = (),
+) -> None:
+    """Raise where a column that a table needs is missing; the others that are missing are named with it.
+
+    Parameters
+    ----------
+    frame, table, source
+        The rows, what they should hold, and where they come from.
+    header
+        The names that the file has, where the frame has others.
+    beside
+        Columns that are named with missing ones, and are no error alone.
+
+    Raises
+    ------
+    InputError
+        A column is missing or there twice. The workload kind, which a foreign history never tells, comes last.
+    """
     names = pd.Index(frame.columns)
     if names.has_duplicates:
         name = names[names.duplicated()][0]
         raise InputError(
             "the column is there twice", file=source.file, row=1, field=str(name), fix="keep one"
         )
-    for column in table.columns:
-        if column.required and column.name not in names:
-            raise InputError(
-                f"the column is missing; the header has {', '.join(map(str, names[:12])) or 'no names'}",
-                file=source.file,
-                row=1 if source.file else None,
-                field=column.name,
-                fix=f"add it: {column.meaning()}",
-            )
+    missing = [column.name for column in table.columns if column.required and column.name not in names]
+    if not missing:
+        return
+    missing = sorted(
+        [*missing, *(name for name in beside if name not in names)], key=lambda name: name == "kind"
+    )
+    others = f", as {'is' if len(missing) == 2 else 'are'} {', '.join(missing[1:])}" if missing[1:] else ""
+    raise InputError(
+        f"the column is missing{others}; the header has {header_text(names if header is None else header)}",
+        file=source.file,
+        row=1 if source.file else None,
+        field=missing[0],
+        fix=f"add it: {table[missing[0]].meaning()}",
+    )
+
+
+def header_text(names: pd.Index) -> str:
+    """Return the first names of a header, for an error."""
+    return ", ".join(map(str, names[:12])) + (", …" if len(names) > 12 else "") or "no names"
 
 
 def typed(raw: pd.Series, column: Column, source: Source, timezone: str | None) -> pd.Series:

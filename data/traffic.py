@@ -8,7 +8,7 @@ import pandas as pd
 
 from tidegrid.data.instants import UTC_DTYPE, as_instant, parse_instants
 from tidegrid.data.readers import Note, add_note, read_raw
-from tidegrid.data.schema import Column, Source, typed, validate
+from tidegrid.data.schema import Column, Source, check_columns, header_text, typed, validate
 from tidegrid.data.tables import TRAFFIC
 from tidegrid.errors import InputError
 
@@ -63,8 +63,9 @@ def read_traffic(
     InputError
         A row or a series cannot be used; file, row, column and series are named.
     """
-    frame, source = read_raw(path)
-    frame = own_names(frame, source, start=start, value=value, notes=notes)
+    raw, source = read_raw(path)
+    frame = own_names(raw, source, start=start, value=value, notes=notes)
+    check_columns(frame, TRAFFIC, source, header=raw.columns, beside=("value",))
     frame = second_hours(frame, source, timezone)
     return regular_hours(
         frame, source=source, timezone=timezone, duplicates=duplicates, fill=fill, notes=notes
@@ -101,6 +102,15 @@ def own_names(
                 fix=f"use one of {', '.join(frame.columns)}",
             )
         frame = frame.drop(columns="value", errors="ignore").rename(columns={value: "value"})
+    dated = "timestamp" in frame.columns or "hour" in frame.columns
+    if "value" not in frame.columns and "series_id" in frame.columns and dated:
+        raise InputError(
+            f"the column is missing; the header has {header_text(frame.columns)}",
+            file=source.file,
+            row=1,
+            field="value",
+            fix="name the column of the demand so, or tell its name with --value (value=)",
+        )
     if "hour" in frame.columns and "timestamp" not in frame.columns:
         if start is None:
             add_note(notes, f"hour 0 stands for {DEFAULT_START}; state its instant with --start (start=)")

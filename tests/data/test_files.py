@@ -135,8 +135,9 @@ def test_files_that_are_not_tables_are_named(tmp_path: Path) -> None:
         "twice.csv": (b"job_id,job_id\na,b\n", "there twice"),
         "unnamed.csv": (b"job_id,\na,b\n", "no name"),
         "plain.csv.gz": (b"job_id,kind\n", "not a gzip file"),
-        "cut.csv.gz": (gzip.compress(b"job_id,kind\na,b\n")[:-6], "not a gzip file"),
-        "flipped.csv.gz": (gzip.compress(b"job_id,kind\n")[:10] + b"\xff" * 20, "not a gzip file"),
+        "cut.csv.gz": (gzip.compress(b"job_id,kind\na,b\n")[:-6], "ends early: it is cut; fetch"),
+        "flipped.csv.gz": (gzip.compress(b"job_id,kind\n")[:10] + b"\xff" * 20, "is a damaged gzip file"),
+        "altered.csv.gz": (gzip.compress(b"job_id,kind\n")[:-8] + b"\0" * 8, "is a damaged gzip file"),
         "cpu.csv": (
             b"job_id,kind,status,submit_time,gpus\na,training,failed,2026-03-02T00:00Z,0\n",
             "held a GPU",

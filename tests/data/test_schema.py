@@ -93,6 +93,15 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     assert error.field == "submit_time" and "the column is missing" in str(error)
 
 
+def test_all_missing_columns_are_named_and_the_kind_last(tmp_path: Path) -> None:
+    """Foreign histories have no kind: what else they lack comes first, and the header is told."""
+    error = refused(tmp_path / "jobs.csv", "job_id,submit_time,status\n1,2026-03-02T00:00:00Z,COMPLETED\n")
+    assert error.field == "gpus"
+    assert error.problem == (
+        "the column is missing, as are duration_s, kind; the header has job_id, submit_time, status"
+    )
+
+
 def test_the_error_says_how_many_more_rows_have_it(tmp_path: Path) -> None:
     rows = "\n".join(GOOD.replace("1,", f"{i},", 1).replace("ann", "ann") for i in range(2, 6))
     rows = rows.replace("2026-03-02T00:00:00Z", "2026-03-02T00:00:00")

@@ -159,3 +159,18 @@ def test_public_series_are_read_whole(shared_data: Path) -> None:
     assert metro["value"].isna().sum() == 11976
     earth = read_traffic(shared_data / "traces" / "hourly_earth_16vc_may2020.csv.gz", timezone="UTC")
     assert earth["series_id"].nunique() == 16 and len(earth) == 16 * 744
+
+
+def test_a_missing_column_is_told_with_the_names_that_the_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    path.write_text("app,when,demand\na,2026-03-02T00:00:00Z,1\n")
+    said = (
+        "series_id: the column is missing, as are timestamp, value; the header has app, when, demand; add it"
+    )
+    with pytest.raises(InputError, match=said):
+        read_traffic(path)
+    path.write_text("series_id,timestamp,demand\na,2026-03-02T00:00:00Z,1\n")
+    said = "value: the column is missing; the header has series_id, timestamp, demand; name the column"
+    with pytest.raises(InputError, match=said):
+        read_traffic(path)
+    assert read_traffic(path, value="demand")["value"].tolist() == [1.0]
