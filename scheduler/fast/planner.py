@@ -20,7 +20,7 @@ from tidegrid.scheduler.problem import App, Job, Pool, Problem, Shape
 # Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in 2 ms; what is a little larger
 # has many more ways to be filled, and gets up to so many milliseconds a job, less where GPUs are many, more where no
 # app has to be served.
-LEAST_MS, SMALL_BOARD = 0.9, 8 * 14
+LEAST_MS, SMALL_BOARD = 0.72, 8 * 14
 MS_PER_JOB, MS_PER_JOB_ALONE, MOST_MS, FEW_GPUS = 0.27, 0.55, 14.0, 16
 # From so many jobs on greedy starts are near the bound, and their own time counts.
 MANY_JOBS, MS_PER_FURTHER_JOB = 100, 0.05
