@@ -25,7 +25,7 @@ ROWS = 3
 ALIKE = 0.8
 """The likeness of two names (0 to 1, as `difflib` counts it) from which one is taken for a misspelling of the other."""
 
-LATEST = pd.Timedelta(days=1)
+LATEST_START = pd.Timedelta(days=1)
 """How long after everything else that is known a running job may start."""
 
 
@@ -277,11 +277,16 @@ def _check_starts(running: pd.DataFrame, log: _Log, tables: Mapping[str, Checked
     last = max(known)
     starts = running["start_time"]
     log.refuse(
-        (starts > last + LATEST).to_numpy(),
+        (starts > last + LATEST_START).to_numpy(),
         "start_time",
-        lambda at: f"{starts.iloc[at].isoformat()} is more than a day after everything else that is known",
+        lambda at: late_start(starts.iloc[at]),
         f"correct the time; the other files end at {last.isoformat()}",
     )
+
+
+def late_start(start: pd.Timestamp) -> str:
+    """Return what is wrong with a running job that starts later than ``LATEST_START`` allows."""
+    return f"{start.isoformat()} is more than a day after everything else that is known"
 
 
 def _capped(found: list[InputError], path: str | Path | None) -> list[InputError]:

@@ -21,6 +21,7 @@ from tidegrid.data import (
     write_cluster,
     write_table,
 )
+from tidegrid.data.checks import LATEST_START, late_start
 from tidegrid.data.schema import Table, blank
 from tidegrid.errors import InputError
 from tidegrid.files import make_folder
@@ -142,9 +143,9 @@ def last_instant(
     known.append(requests["submit_time"].max())
     others = [instant for instant in known if not pd.isna(instant)]
     started = running["start_time"].max()
-    if others and not pd.isna(started) and started > max(others) + pd.Timedelta(days=1):
+    if others and not pd.isna(started) and started > max(others) + LATEST_START:
         raise InputError(
-            f"{started.isoformat()} is more than a day after everything else that is known",
+            late_start(started),
             file=running_file,
             row=int(running["start_time"].argmax()) + 2,
             field="start_time",

@@ -87,6 +87,7 @@ def replay(
     json_: JsonFlag = False,
 ) -> None:
     """Play a trace against policies side by side; true durations and demand are hidden from them."""
+    from tidegrid.files import check_outputs
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.replay import sweep, world_from_traces
     from tidegrid.pipeline.replay.tuning import with_knobs
@@ -106,12 +107,7 @@ def replay(
             field="--set, --knobs, --tune",
             fix="add a policy that plans, such as rolling",
         )
-    for path in (report, out):
-        # before hours of replays rather than after them
-        if path is not None and not path.parent.is_dir():
-            raise InputError("the folder does not exist", file=path, fix="name one that does")
-        if path is not None and path.is_dir():
-            raise InputError("this is a folder", file=path, fix="name a file in it")
+    check_outputs(report, out)
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
             trace,

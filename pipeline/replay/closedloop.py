@@ -10,7 +10,7 @@ from tidegrid.pipeline.etas import follow
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.oracles import Demand, Durations, remaining_hours
 from tidegrid.pipeline.replay.queues import find_block
-from tidegrid.pipeline.replay.world import HOUR, World
+from tidegrid.pipeline.replay.world import HOUR, World, at_far_end
 from tidegrid.scheduler import Plan, Problem, solve
 from tidegrid.swaps import ramp
 
@@ -92,7 +92,6 @@ class Rolling:
         self.start = np.full(n, np.inf)
         self.first = np.full(n, -1, np.int64)
         self.busy = np.zeros(world.gpus, np.bool_)
-        self.held: list[list[int]] = [[] for _ in range(apps)]
         self.budget = [0] * apps
         self.waiting: list[int] = []
         self.running: list[int] = []
@@ -113,12 +112,8 @@ class Rolling:
         self.true = world.demand()
         self.told_until = 0.0
         # apps ran before the replay began
-        free = world.gpus
-        for k, app in enumerate(world.apps):
-            first = max(0, free - app.gpus_before())
-            self.held[k] = list(range(first, free))
-            self.outcome.cells.append((0.0, k, tuple(self.held[k])))
-            free = first
+        self.held = at_far_end(world.gpus, [app.gpus_before() for app in world.apps])
+        self.outcome.cells += [(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)]
 
     def run(self) -> Outcome:
         """Play the trace to the replay's end."""
@@ -190,11 +185,9 @@ class Rolling:
         problem, chosen = self._problem(now)
         plan = solve(problem, "fast", rounds=self.rounds)
         self.outcome.plans += 1
-        moves = {}
-        for k, entry in enumerate(plan.apps):
-            swaps = len(set(entry.cells[0]) ^ set(self.held[k]))
-            if swaps and swaps <= self.budget[k]:
-                moves[k] = sorted(entry.cells[0])
+        planned = [sorted(entry.cells[0]) for entry in plan.apps]
+        swaps = [len(set(new) ^ set(old)) for new, old in zip(planned, self.held, strict=True)]
+        moves = {k: cells for k, cells in enumerate(planned) if 0 < swaps[k] <= self.budget[k]}
         # an app whose swaps are used up keeps its GPUs, and so does one that was to get some of these
         while True:
             keep = {g for k, cells in enumerate(self.held) if k not in moves for g in cells}
@@ -204,9 +197,8 @@ class Rolling:
             for k in refused:
                 del moves[k]
         for k, cells in moves.items():
-            swaps = len(set(cells) ^ set(self.held[k]))
-            self.budget[k] -= swaps
-            self.outcome.swaps += swaps
+            self.budget[k] -= swaps[k]
+            self.outcome.swaps += swaps[k]
             self.held[k] = cells
             self.outcome.cells.append((now, k, tuple(cells)))
             keep.update(cells)

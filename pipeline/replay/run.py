@@ -23,7 +23,7 @@ from tidegrid.pipeline.replay.oracles import (
     PerfectDurations,
 )
 from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
-from tidegrid.pipeline.replay.world import HOUR, World
+from tidegrid.pipeline.replay.world import HOUR, World, at_far_end
 
 AGE_WEIGHT = 1.0 / (7 * 24 * HOUR)
 """Slurm's age factor rises from 0 to 1 in seven days (``PriorityMaxAge``); here it weighs as much as the whole range of
@@ -171,11 +171,7 @@ def _queue(world: World, kind: _Queue) -> Outcome:
         world.end_s,
     )
     held = np.repeat(peak[:, None].astype(float), world.hours, axis=1)
-    cells = []
-    top = world.gpus
-    for k, gpus in enumerate(peak.tolist()):
-        cells.append((0.0, k, tuple(range(top - gpus, top))))
-        top -= gpus
+    cells = [(0.0, k, tuple(gpus)) for k, gpus in enumerate(at_far_end(world.gpus, peak.tolist()))]
     return Outcome(start, held, np.zeros_like(held), first=first, cells=cells)
 
 

@@ -120,6 +120,17 @@ class World:
         return h.hexdigest()
 
 
+def at_far_end(gpus: int, counts: Sequence[int]) -> list[list[int]]:
+    """Return the GPUs of apps that hold so many each, from the pool's last GPU down, the first app outermost."""
+    cells = []
+    top = gpus
+    for count in counts:
+        first = max(0, top - count)
+        cells.append(list(range(first, top)))
+        top = first
+    return cells
+
+
 def world_from_traces(
     jobs: str | Path | pd.DataFrame,
     traffic: str | Path | None,
