@@ -29,6 +29,8 @@ from tidegrid.files import make_folder
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 """The endings that a table may have, in the order in which they are looked for."""
 
+TABLES = ("jobs", "traffic", "requests", "running")
+
 
 @dataclass(frozen=True)
 class Site:
@@ -103,6 +105,27 @@ class Site:
     def no_running() -> pd.DataFrame:
         """Return the table of running jobs of an empty cluster."""
         return _empty(RUNNING)
+
+    @staticmethod
+    def check_free(folder: str | Path, otherwise: str = "name another folder") -> None:
+        """Refuse a folder that holds a file of a site: writing one there would replace it.
+
+        Parameters
+        ----------
+        folder
+            Where a site is to be written.
+        otherwise
+            What else to do, told with the error.
+
+        Raises
+        ------
+        InputError
+            It holds a file of a site, which is named; a table in another format would stand beside the new one.
+        """
+        root = Path(folder)
+        for name in ("cluster.json", *(f"{table}{ending}" for table in TABLES for ending in ENDINGS)):
+            if (root / name).exists():
+                raise InputError("is there already", file=root / name, fix=otherwise)
 
     def write(self, folder: str | Path) -> None:
         """Write the site's files into a folder, which is made where absent."""

@@ -38,12 +38,20 @@ def day(
     swap_cap: Annotated[int, typer.Option("--swap-cap", min=0, help="GPUs an app may swap in a step.")] = 4,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many requests.")] = None,
     timezone: Annotated[str, typer.Option("--timezone", help="Zone of times that carry none.")] = "UTC",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write to a folder that holds a site; its files are replaced.")
+    ] = False,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Make a site of traces: a day's submissions wait, the days before are history, traffic is realtime."""
+    from tidegrid.files import make_folder
+    from tidegrid.pipeline.site import Site
     from tidegrid.pipeline.tracesite import site_from_traces
 
+    make_folder(out)
+    if not force:
+        Site.check_free(out, "name another folder, or replace the site with --force")
     with progress(f"reading {trace}", quiet=json_):
         site = site_from_traces(
             trace,
