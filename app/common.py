@@ -15,6 +15,7 @@ from tidegrid.errors import InputError, TidegridError
 DONE = 0
 REFUSED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
@@ -133,29 +134,30 @@ def check_store(store: Path | None) -> None:
 
 def fail(error: Exception) -> NoReturn:
     """Print an error as one line on standard error and exit with code 2."""
-    sys.stderr.write(f"tidegrid: {error}\n")
+    sys.stderr.write(f"error: {error}\n")
     raise SystemExit(BAD_INPUT)
 
 
-def run(app: typer.Typer, argv: list[str] | None = None) -> None:
-    """Run a typer application; no traceback reaches the user.
+def run(app: typer.Typer, argv: list[str] | None = None) -> NoReturn:
+    """Run a typer application and exit; no traceback reaches the user, and an error is one line.
 
     Set ``TIDEGRID_DEBUG=1`` to see the traceback of an error that is a fault of tidegrid's own.
     """
     try:
-        app(argv)
+        code = app(argv, standalone_mode=False)
     except TidegridError as error:
         fail(error)
     except BrokenPipeError:
         # the reader of a pipe went away (… | head): quiet, as other tools are
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("tidegrid: interrupted; nothing was left half-written\n")
-        raise SystemExit(130) from None
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except MemoryError:
         fail(InputError("not enough memory for this input"))
     except Exception as error:
+        if hasattr(error, "format_message"):
+            _fail_usage(error)
         if os.environ.get("TIDEGRID_DEBUG"):
             raise
         fail(
@@ -164,3 +166,41 @@ def run(app: typer.Typer, argv: list[str] | None = None) -> None:
                 fix="run again with TIDEGRID_DEBUG=1 and report what it prints",
             )
         )
+    if code == INTERRUPTED:
+        sys.stderr.write("tidegrid: interrupted; nothing was left half-written\n")
+    raise SystemExit(code if isinstance(code, int) else DONE)
+
+
+_WORDS = {
+    ": Input should": ": it should",
+    ". Did you mean": "; did you mean",
+    "(Possible": "(possible",
+    "requires an argument": "needs a value",
+}
+"""The parser's words, and ours: one clause without a full stop in it."""
+
+
+def _fail_usage(error: Any) -> NoReturn:
+    """Print what typer's parser found wrong as one line, with what would be right, and exit with code 2.
+
+    Typer's versions have their parser's errors in different packages; all of them have ``format_message``.
+    """
+    message = " ".join(error.format_message().split())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        # nothing was asked for: the help is printed already, or is the message
+        if message:
+            typer.echo(error.format_message())
+        raise SystemExit(BAD_INPUT)
+    problem = (message[:1].lower() + message[1:]).rstrip(".")
+    for said, better in _WORDS.items():
+        problem = problem.replace(said, better)
+    context, fix = getattr(error, "ctx", None), None
+    if context is not None:
+        fix = f"see {context.command_path} --help"
+        if "; did you mean" in problem:
+            fix = None
+        elif problem.startswith("no such command"):
+            fix = f"use one of {', '.join(context.command.commands)}"
+        elif "argument" in problem:
+            fix = "write " + " ".join(context.get_usage().split()).removeprefix("Usage: ")
+    fail(InputError(problem, fix=fix))

@@ -184,7 +184,7 @@ def check(
         if not problems:
             say("no problem found")
     for problem in () if json_ else problems:
-        sys.stderr.write(f"tidegrid: {problem}\n")
+        sys.stderr.write(f"error: {problem}\n")
     if problems:
         raise typer.Exit(BAD_INPUT)
 

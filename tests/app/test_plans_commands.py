@@ -115,7 +115,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(
     code, _, err = tidegrid(command, tmp_path / "absent.json", "--report", report)
     assert (code, err) == (
         2,
-        f"tidegrid: {report}: cannot be written (no such folder); name a folder that exists\n",
+        f"error: {report}: cannot be written (no such folder); name a folder that exists\n",
     )
 
 

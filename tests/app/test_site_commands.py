@@ -236,6 +236,6 @@ def test_a_file_where_a_folder_is_to_be_made_is_one_line(
     folder = [] if command in ("demo", "history synth") else [str(site)]
     for path in (taken, taken / "deeper"):
         code, _, err = call(capsys, *command.split(), *folder, option, str(path))
-        assert code == 2 and err.startswith(f"tidegrid: {path}: ") and "folder" in err
+        assert code == 2 and err.startswith(f"error: {path}: ") and "folder" in err
         assert err.count("\n") == 1
     assert taken.read_text() == "mine"

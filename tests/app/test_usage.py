@@ -1,0 +1,57 @@
+"""Wrong usage of the command line: one line on standard error, exit code 2, and no box."""
+
+import pytest
+
+from tidegrid.app.cli import app
+from tidegrid.app.common import run
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("--colour", ["no such option: --colour", "--help"]),
+        ("plann", ["no such command 'plann'", "did you mean 'plan'"]),
+        ("history foo", ["no such command 'foo'", "use one of synth, import, check, day"]),
+        ("plan", ["missing argument 'site'", "[OPTIONS]"]),
+        ("plan a b", ["unexpected extra argument", "b", "[OPTIONS]"]),
+        ("check a", ["missing argument 'PLAN.json'", "PROBLEM.json"]),
+        ("plan site --modee fast", ["no such option: --modee", "--mode", "plan --help"]),
+        ("plan site --out", ["'--out' needs a value"]),
+        ("plan site --report=3", ["'--report'"]),
+        ("replay trace.csv", ["missing option '--gpus'", "replay --help"]),
+        ("replay trace.csv --gpus 0", ["'--gpus'", "1", "replay --help"]),
+        ("history synth out --days many", ["'--days'", "valid integer"]),
+        ("forecast traffic.csv --quantile 2", ["'--quantile'", "0.99"]),
+        ("forecast --colour", ["no such option: --colour"]),
+    ],
+)
+def test_wrong_usage_is_one_line(argv: str, said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(app, argv.split())
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, "")
+    assert err.startswith("error: ") and err.endswith("\n") and err.count("\n") == 1
+    assert not set(err) & set("╭│╰")
+    for part in said:
+        assert part in err
+
+
+@pytest.mark.parametrize(("argv", "code"), [("--help", 0), ("plan --help", 0), ("history", 2)])
+def test_help_is_printed_in_full(argv: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(app, argv.split())
+    out, err = capsys.readouterr()
+    assert left.value.code == code and "Usage: " in out and "--help" in out and err == ""
+
+
+def test_an_interrupt_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidegrid.scheduler.Problem.read", interrupted)
+    with pytest.raises(SystemExit) as left:
+        run(app, ["solve", "problem.json"])
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "tidegrid: interrupted; nothing was left half-written\n"
