@@ -1,7 +1,7 @@
 """The planner's knobs."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -73,11 +73,28 @@ class Policy(BaseModel):
         InputError
             A knob is unknown or out of range; it is named.
         """
-        raw = read_json(path)
         try:
-            return cls.model_validate(raw)
+            return cls.of(read_json(path))
+        except InputError as error:
+            raise error if error.file else error.in_file(path) from None
+
+    @classmethod
+    def of(cls, knobs: Any) -> Self:
+        """Make a policy of a JSON object; what it leaves out keeps its default.
+
+        Raises
+        ------
+        InputError
+            A knob is unknown or out of range; it is named.
+        """
+        try:
+            return cls.model_validate(knobs)
         except ValidationError as error:
             first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or None
-            known = f"the knobs are {', '.join(cls.model_fields)}"
-            raise InputError(first["msg"].lower(), file=path, field=field, fix=known) from None
+        field = ".".join(str(part) for part in first["loc"]) or None
+        known = f"the knobs are {', '.join(cls.model_fields)}"
+        if first["type"] == "extra_forbidden":
+            raise InputError("there is no such knob", field=field, fix=known)
+        if field is None:
+            raise InputError("is not a JSON object", fix=known)
+        raise InputError(first["msg"].replace("Input", repr(first["input"]), 1), field=field)

@@ -49,7 +49,9 @@ def replay(
         float, typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs.")
     ] = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
-    knobs: Annotated[Path | None, typer.Option("--knobs", help="JSON file of the planner's knobs.")] = None,
+    knobs: Annotated[
+        Path | None, typer.Option("--knobs", help="JSON file of knobs, such as --tune writes.")
+    ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
     ] = None,
@@ -88,9 +90,9 @@ def replay(
 ) -> None:
     """Play a trace against policies side by side; true durations and demand are hidden from them."""
     from tidegrid.files import check_outputs
-    from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.replay import sweep, world_from_traces
-    from tidegrid.pipeline.replay.tuning import with_knobs
+    from tidegrid.pipeline.replay.sweep import check_policies
+    from tidegrid.pipeline.replay.tuning import check_grid, read_knobs, with_knobs
 
     if (tries or out) and not tune:
         raise InputError("only a search has it", field="--try, --out", fix="add --tune")
@@ -100,6 +102,7 @@ def replay(
         raise InputError("series are of the traffic", field="--series", fix="add --traffic")
     if day is not None and report is None:
         raise InputError("only the report shows a day", field="--grid-day", fix="add --report")
+    check_policies(policies or [])
     plans = [name for name in policies or ["rolling"] if name.startswith("rolling")]
     if not plans and (sets or knobs or tune):
         raise InputError(
@@ -107,6 +110,10 @@ def replay(
             field="--set, --knobs, --tune",
             fix="add a policy that plans, such as rolling",
         )
+    given = {knob: values[0] for knob, values in (_values(s, "--set") for s in sets or [])}
+    policy, options = with_knobs(given, *(read_knobs(knobs) if knobs else ()))
+    grid = dict(_values(text, "--try") for text in tries or []) or None
+    check_grid(grid or {})
     check_outputs(report, out)
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
@@ -123,8 +130,6 @@ def replay(
         )
         if equal:
             world = world.equal_priorities()
-        given = {knob: values[0] for knob, values in (_values(s, "--set") for s in sets or [])}
-        policy, options = with_knobs(given, Policy.read(knobs) if knobs else None)
         if tune:
             name = policies[0] if policies else "rolling"
             what = f"searching the knobs of {name} on {len(world.jobs):,} jobs"
@@ -136,7 +141,7 @@ def replay(
                 tried.append(row)
                 step(f"{what}: {len(tried)} settings tried")
 
-            _tune(world, name, policy, options, tries or [], unmet, out, jobs, backend, json_, told)
+            _tune(world, name, policy, options, grid, unmet, out, jobs, backend, json_, told)
             return
         names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
         what = f"playing {len(world.jobs):,} jobs against {', '.join(names)}"
@@ -254,7 +259,7 @@ def _tune(
     name: str,
     policy: "Policy",
     options: dict[str, Any],
-    tries: Sequence[str],
+    grid: dict[str, list[float]] | None,
     unmet: float,
     out: Path | None,
     jobs: int,
@@ -265,13 +270,12 @@ def _tune(
     from tidegrid.files import write_json
     from tidegrid.pipeline.replay.tuning import tune
 
-    grid = dict(_values(text, "--try") for text in tries) or None
     found = tune(
         world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend,
         each=each,
     )  # fmt: skip
     if out is not None:
-        write_json(out, found.policy.model_dump())
+        write_json(out, found.policy.model_dump() | found.options)
     if json_:
         rows = found.table.to_dict(orient="records")
         print_json({"world": world.digest(), "best": found.best, "within": found.within, "settings": rows})

@@ -97,11 +97,7 @@ def run_tasks(
     """
     from joblib import Parallel, delayed, parallel_config
 
-    for task in tasks:
-        if task.policy not in POLICIES:
-            raise InputError(
-                f"{task.policy!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
-            )
+    check_policies(task.policy for task in tasks)
     calls = [delayed(_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
     if backend is None:
         return _collect(Parallel(n_jobs=jobs, return_as="generator")(calls), each)
@@ -118,6 +114,21 @@ def run_tasks(
         # workers elsewhere are as many as their scheduler has
         n_jobs = -1 if backend in ("dask", "ray") else jobs
         return _collect(Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")(calls), each)
+
+
+def check_policies(names: Iterable[str]) -> None:
+    """Refuse names of no policy.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown; it is named.
+    """
+    for name in names:
+        if name not in POLICIES:
+            raise InputError(
+                f"{name!r} is not a policy", field="policy", fix=f"use some of {', '.join(POLICIES)}"
+            )
 
 
 def _one(world: World, policy: str, knobs: Policy | None, **options: Any) -> Result:

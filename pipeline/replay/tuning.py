@@ -2,15 +2,18 @@
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
 
 from tidegrid.errors import InputError
+from tidegrid.files import read_json
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import Result, run_one
 from tidegrid.pipeline.replay.sweep import Task, run_tasks
@@ -108,7 +111,7 @@ def tune(
     by_name = {"": worlds} if isinstance(worlds, World) else dict(worlds)
     tried = dict(GRID if grid is None else grid)
     start, further = base or Policy(), dict(options or {})
-    _check(tried, start)
+    check_grid(tried)
     begin = {knob: _default(knob, start, further) for knob in tried}
     found: dict[tuple[float, ...], dict[str, Any]] = {}
 
@@ -159,15 +162,48 @@ def with_knobs(
     InputError
         A knob is unknown or out of its range.
     """
-    for knob in setting:
-        if knob not in Policy.model_fields and knob not in _arguments():
+    knobs, rest = {}, dict(options or {})
+    for knob, value in setting.items():
+        if knob in Policy.model_fields:
+            knobs[knob] = value
+        elif knob in _arguments():
+            rest[knob] = _checked(knob, value)
+        else:
             known = ", ".join((*Policy.model_fields, *_arguments()))
-            raise InputError(f"{knob!r} is not a knob", field="knob", fix=f"use some of {known}")
-    knobs = {knob: value for knob, value in setting.items() if knob in Policy.model_fields}
-    return _with(base or Policy(), knobs), {
-        **(options or {}),
-        **{k: v for k, v in setting.items() if k not in knobs},
-    }
+            raise InputError(f"{knob!r} is not a knob", fix=f"use some of {known}")
+    return Policy.of({**(base or Policy()).model_dump(), **knobs}), rest
+
+
+def read_knobs(path: str | Path) -> tuple[Policy, dict[str, Any]]:
+    """Read a setting from a JSON object, as :func:`with_knobs` takes it; what it leaves out keeps its default.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or a knob is unknown or out of its range; it is named.
+    """
+    setting = read_json(path)
+    if not isinstance(setting, dict):
+        raise InputError("is not a JSON object", file=path, fix='write knobs: {"demand_quantile": 0.8}')
+    try:
+        return with_knobs(setting)
+    except InputError as error:
+        raise error.in_file(path) from None
+
+
+def check_grid(grid: Mapping[str, Sequence[float]]) -> None:
+    """Refuse knobs that do not exist, and values that they do not allow.
+
+    Raises
+    ------
+    InputError
+        The knob is named.
+    """
+    for knob, values in grid.items():
+        if not len(values):
+            raise InputError("has no values to try", field=knob, fix="give one or more")
+        for value in values:
+            with_knobs({knob: value})
 
 
 def _best(
@@ -202,24 +238,17 @@ def _arguments() -> Mapping[str, Any]:
     return {p.name: p.default for p in parameters if p.name not in ("world", "name", "policy")}
 
 
-def _check(grid: Mapping[str, Sequence[float]], base: Policy) -> None:
-    for knob, values in grid.items():
-        if not len(values):
-            raise InputError("has no values to try", field=knob, fix="give one or more")
-        for value in values:
-            with_knobs({knob: value}, base)
+def _checked(knob: str, value: Any) -> Any:
+    """Return the value of an argument of a replay, of its default's type."""
+    whole = isinstance(_arguments()[knob], int)
+    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not (right and (value >= 0 if whole else math.isfinite(value))):
+        fix = "write a whole number, 0 or more" if whole else "write a finite number"
+        raise InputError(f"{value!r} is not what it takes", field=knob, fix=fix)
+    return value
 
 
 def _default(knob: str, base: Policy, options: Mapping[str, Any]) -> Any:
     if knob in Policy.model_fields:
         return getattr(base, knob)
     return options.get(knob, _arguments()[knob])
-
-
-def _with(base: Policy, knobs: Mapping[str, float]) -> Policy:
-    try:
-        return Policy.model_validate({**base.model_dump(), **knobs})
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise InputError(first["msg"].lower(), field=field, fix="give values that the knob allows") from None

@@ -139,7 +139,12 @@ def test_the_command_searches_knobs(
     code, text, _ = call(capsys, jobs, "--traffic", traffic, *tune, *tries, "--out", str(out))
     assert code == 0 and "best: --set job_quantile=" in text
     knobs = json.loads(out.read_text())
-    assert knobs["job_quantile"] in (0.5, 0.8)
+    assert knobs["job_quantile"] in (0.5, 0.8) and knobs["shortness"] in (0, 0.2)
+    again = ("--traffic", traffic, *tune[:4], "--policy", "rolling_perfect_demand", "--json")
+    best = text.partition("best: ")[2].splitlines()[0].split()
+    code, with_file, _ = call(capsys, jobs, *again, "--knobs", str(out))
+    assert code == 0
+    assert with_file == call(capsys, jobs, *again, *best)[1]
     code, text, _ = call(
         capsys, jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
     )

@@ -1,12 +1,16 @@
 """The search over the planner's knobs."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 from replay_world import busy
 
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import replay
-from tidegrid.pipeline.replay.tuning import tune, with_knobs
+from tidegrid.pipeline.replay.tuning import read_knobs, tune, with_knobs
 
 KNOBS = {"job_quantile": (0.5, 0.8), "shortness": (0.0, 0.2)}
 
@@ -63,6 +67,32 @@ def test_knobs_that_do_not_exist_or_cannot_be_are_named() -> None:
         tune(busy(jobs=2), {"decay": ()})
     with pytest.raises(InputError, match="random"):
         tune(busy(jobs=2), {"decay": (1.0,)}, search="random")
+    for wrong in (
+        {"rounds": 1.5},
+        {"rounds": -1},
+        {"rounds": True},
+        {"shortness": "much"},
+        {"shortness": np.nan},
+    ):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            with_knobs(wrong)
     policy, options = with_knobs({"decay": 0.9, "rounds": 3}, options={"shortness": 0.1})
     assert policy.decay == 0.9
     assert options == {"shortness": 0.1, "rounds": 3}
+
+
+def test_a_file_of_knobs_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
+    path = tmp_path / "knobs.json"
+    path.write_text(json.dumps({"decay": 0.9, "shortness": 0.4, "rounds": 2}))
+    policy, options = read_knobs(path)
+    assert policy == Policy(decay=0.9) and options == {"shortness": 0.4, "rounds": 2}
+    for text, said in (
+        ("[]", "is not a JSON object"),
+        ('{"magic": 1}', "'magic' is not a knob"),
+        ('{"decay": 2}', "decay: 2 should be less than or equal to 1"),
+        ('{"shortness": "much"}', "shortness: 'much'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said) as caught:
+            read_knobs(path)
+        assert caught.value.file == str(path)
