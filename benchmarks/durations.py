@@ -7,8 +7,9 @@ FILE is a public trace (plain or .gz): job_id, submit_time, end_time, duration_s
 what else was asked for (req_walltime_s, queue, cpus, nodes, mem_mb, where the source has them). Jobs with GPUs are
 measured, however they ended: what is predicted is how long a job holds its GPUs. Each job of the last half is
 predicted as of its submission, from the jobs that had finished before it; gate and trees are fitted again at the
-start of each eighth, memory and calibration follow in between. Where a trace has no ends, a job counts as known at
-submission plus duration. Start times, waits and priorities are never read.
+start of each eighth, memory and calibration follow in between. Where a trace has no ends, or ends that are too early,
+a job counts as known at submission plus duration. Jobs without a usable submission, duration or number of GPUs are
+counted and left out. Start times, waits and priorities are never read.
 
 Errors are in log10 seconds: median and mean absolute error, R2, Spearman's rank correlation, and how much the 80 %
 band covers; then the same averaged over users (accounts where no users are named).
@@ -33,6 +34,8 @@ from tidegrid.files import writing
 
 REFITS = 8
 LEVELS = (0.1, 0.5, 0.9)
+LONGEST_S = 3e9
+"""Seconds beyond which a job counts as never known: 95 years fit into every representation of instants."""
 NEVER = ("start_time", "eligible_time", "priority", "first_poll", "wait_s")
 
 
@@ -45,43 +48,46 @@ def read_trace(path: Path, every_job: bool = False) -> pd.DataFrame:
                 "the column is missing", file=path, row=1, field=name, fix="give a trace with it"
             )
     raw = raw.drop(columns=[c for c in NEVER if c in raw.columns])
-    out = pd.DataFrame({"job_id": raw["job_id"].astype(str)})
+    out = pd.DataFrame({"job_id": raw["job_id"].fillna("").astype(str)})
     out["submit_time"] = pd.to_datetime(raw["submit_time"], utc=True, errors="coerce", format="mixed")
-    seconds = pd.to_numeric(raw["duration_s"], errors="coerce")
-    bad = np.flatnonzero((seconds < 0).to_numpy())
-    if len(bad):
-        fix = "give 0 or more seconds"
-        raise InputError("is negative", file=path, row=int(bad[0]) + 2, field="duration_s", fix=fix)
-    out["duration_s"] = seconds
-    out["gpus"] = pd.to_numeric(raw["gpus"], errors="coerce")
-    end = pd.Series(pd.NaT, index=raw.index, dtype="datetime64[ns, UTC]")
+    out["duration_s"] = _numbers(raw["duration_s"])
+    out["gpus"] = _numbers(raw["gpus"])
+    lasted = pd.to_timedelta(out["duration_s"].clip(upper=LONGEST_S), unit="s")
+    out["known_at"] = out["submit_time"] + lasted
     if "end_time" in raw.columns:
         end = pd.to_datetime(raw["end_time"], utc=True, errors="coerce", format="mixed")
-    worked_out = out["submit_time"] + pd.to_timedelta(seconds, unit="s")
-    out["known_at"] = end.where(end.notna(), worked_out)
+        # a job cannot be known before it has run: an end that lies earlier is a clock's error
+        out["known_at"] = end.where(end > out["known_at"], out["known_at"])
     limit = next((c for c in ("req_walltime_s", "requested_walltime_s") if c in raw.columns), None)
     if limit:
-        asked = pd.to_numeric(raw[limit], errors="coerce")
+        asked = _numbers(raw[limit])
         out["requested_walltime_h"] = asked.where(asked > 0) / 3600.0
     for name in ("user", "group", "name", "queue"):
         out[name] = raw[name].fillna("").astype(str) if name in raw.columns else ""
     for name in ("cpus", "nodes", "mem_mb"):
         if name in raw.columns:
-            numbers = pd.to_numeric(raw[name], errors="coerce")
-            out[name] = numbers.where(numbers >= 0)
-    whole = out["submit_time"].notna() & out["duration_s"].notna() & out["gpus"].notna() & (out["gpus"] >= 0)
-    whole &= np.isfinite(out["duration_s"]) & np.isfinite(out["gpus"])
-    dropped = int((~whole).sum())
-    if dropped:
-        print(f"{dropped} jobs without submission, duration or GPUs are left out", file=sys.stderr)
-    out = out[whole]
+            out[name] = _numbers(raw[name])
+    for name in ("submit_time", "duration_s", "gpus"):
+        without = out[name].isna()
+        if without.any():
+            print(f"{int(without.sum()):,} jobs without a usable {name} are left out", file=sys.stderr)
+            out = out[~without]
     if not every_job and (out["gpus"] > 0).any():
-        out = out[out["gpus"] > 0]
+        without = out["gpus"] == 0
+        if without.any():
+            print(f"{int(without.sum()):,} jobs without GPUs are not measured", file=sys.stderr)
+            out = out[~without]
     if len(out) < 4:
         raise InputError(
             f"has {len(out)} jobs to measure", file=path, fix="give a trace of at least 4 GPU jobs"
         )
     return out.sort_values("submit_time", kind="stable").reset_index(drop=True)
+
+
+def _numbers(cells: pd.Series) -> pd.Series:
+    """Return cells as numbers of 0 or more; NaN where one is empty, negative, infinite or no number."""
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    return numbers.where((numbers >= 0) & np.isfinite(numbers))
 
 
 def rolling(jobs: pd.DataFrame, refits: int = REFITS, seed: int = 0) -> pd.DataFrame:

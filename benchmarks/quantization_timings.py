@@ -5,8 +5,9 @@
 
 A FILE has the columns source, algorithm, bits, group_size, model, params_b, gpu_type, gpus, duration_min,
 calib_samples, calib_seqlen, notes (plain or .gz). Rows without a duration or a size, and rows whose notes say that
-they are no measurement (FEASIBILITY, EXTRAPOLATED, LOWER BOUND, OOM, FAILED, packing or loading only) are left out. The
-number of experts and of active parameters is read from the notes and the model's name where it stands there.
+they are no measurement (FEASIBILITY, EXTRAPOLATED, LOWER BOUND, OOM, FAILED, packing or loading only) are counted and
+left out. The number of experts and of active parameters is read from the notes and the model's name where it stands
+there.
 
 Predictions: row (0 for the first row of the file), q0.5, q0.9, actual, in minutes; q0.9 is the margined estimate,
 before it is rounded up. Measures, for each algorithm: how often the actual time is at most it, the median of
@@ -30,6 +31,7 @@ from tidegrid.files import writing
 
 MAIN = ("gptq", "awq", "bitsandbytes")
 NO_MEASUREMENT = r"FEASIBILITY|EXTRAPOLATED|LOWER BOUND|\bOOM\b|FAILED|SUSPECT|DEGENERATE"
+FILL = "give durations and sizes above 0"
 NEEDED = ("source", "algorithm", "params_b", "duration_min")
 
 
@@ -45,7 +47,8 @@ def read(path: Path) -> pd.DataFrame:
     def number(name: str) -> pd.Series:
         if name not in raw.columns:
             return pd.Series(np.nan, index=raw.index)
-        return pd.to_numeric(raw[name], errors="coerce")
+        # an infinite cell tells as little as an empty one
+        return pd.to_numeric(raw[name], errors="coerce").astype(float).replace([np.inf, -np.inf], np.nan)
 
     def text(name: str) -> pd.Series:
         return raw[name].fillna("").astype(str) if name in raw.columns else pd.Series("", index=raw.index)
@@ -64,6 +67,11 @@ def read(path: Path) -> pd.DataFrame:
     measured = (out["minutes"] > 0) & (out["model_params_b"] > 0.001)
     measured &= ~notes.str.contains(NO_MEASUREMENT, regex=True)
     measured &= ~algorithm.str.contains(r"\bonly\b|pre-quantized", regex=True)
+    if not measured.all():
+        print(
+            f"{path}: {int((~measured).sum())} of {len(out)} rows are no measurement of a run and are left out",
+            file=sys.stderr,
+        )
     return out[measured]
 
 
@@ -78,9 +86,10 @@ def experts(model: str, notes: str) -> float:
 
 def active_params(model: str, notes: str) -> float:
     """Return the active parameters in billions that the notes or a model's name tell, NaN for none."""
-    told = re.search(r"active_params_b=([\d.]+)", notes) or re.search(r"active ([\d.]+)\s?B", notes)
-    told = told or re.search(r"-a([\d.]+)b\b", model.lower())
-    return float(told.group(1).rstrip(".")) if told else np.nan
+    number = r"(\d+(?:\.\d+)?)"
+    told = re.search(f"active_params_b={number}", notes) or re.search(rf"active {number}\s?B", notes)
+    told = told or re.search(rf"-a{number}b\b", model.lower())
+    return float(told.group(1)) if told else np.nan
 
 
 def predict(past: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +102,7 @@ def predict(past: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 def measures(told: pd.DataFrame) -> dict[str, float]:
     """Return the measures of predictions."""
-    factor = np.exp(np.abs(np.log(told["q0.5"] / told["actual"])))
+    factor = np.exp(np.abs(np.log(told["q0.5"]) - np.log(told["actual"])))
     return {
         "rows": float(len(told)),
         "covered": float((told["actual"] <= told["q0.9"]).mean()),
@@ -118,10 +127,12 @@ def main() -> int:
     if args.test is not None:
         rows = read(args.test)
         if rows.empty:
-            raise InputError("has no measured row", file=args.test, fix="give durations and sizes above 0")
+            raise InputError("has no measured row", file=args.test, fix=FILL)
         told = predict(past, rows)
     else:
         rows = past
+        if rows.empty:
+            raise InputError("has no measured row", file=args.calibrate, fix=FILL)
         parts = [
             predict(past[past["source"] != s], past[past["source"] == s]) for s in past["source"].unique()
         ]

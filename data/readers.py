@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, Source]:
-    """Read a CSV file (plain or ``.gz``) as text cells, or a Parquet file as it is typed.
+    """Read a CSV file (plain or gzipped, whatever its name) as text cells, or a Parquet file as it is typed.
 
     Returns
     -------
@@ -82,17 +82,14 @@ def read_raw(path: str | Path, *, separator: str = ",") -> tuple[pd.DataFrame, S
 
 def _read_text(file: Path) -> str:
     try:
-        if file.suffix == ".gz":
-            with gzip.open(file, "rb") as stream:
-                content = stream.read()
-        else:
-            content = file.read_bytes()
+        content = file.read_bytes()
+        packed = content.startswith(_GZIP)
+        if packed or file.suffix == ".gz":
+            content = gzip.decompress(content)
     except EOFError:
         raise InputError("ends early: it is cut", file=file, fix="fetch or copy it again, whole") from None
     except (gzip.BadGzipFile, zlib.error):
-        with file.open("rb") as stream:
-            damaged = stream.read(2) == _GZIP
-        if damaged:
+        if packed:
             raise InputError("is a damaged gzip file", file=file, fix="fetch or copy it again") from None
         raise InputError(
             "is not a gzip file", file=file, fix="compress it with gzip, or drop .gz from its name"

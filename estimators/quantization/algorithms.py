@@ -26,6 +26,7 @@ papers and manuals state, so that the spread between sources is larger than eith
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,19 @@ ALIASES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def find(name: str) -> Algorithm:
-    """Return the algorithm of this name, however it is spelled; ``other`` for one that nobody has timed."""
-    squeezed = re.sub(r"[^a-z0-9]", "", name.lower())
-    for known in ALGORITHMS.values():
-        if squeezed == re.sub(r"[^a-z0-9]", "", known.name):
-            return known
-    return ALGORITHMS[ALIASES.get(squeezed, "other")]
+    """Return the algorithm of this name, however it is spelled; ``other`` for one that nobody has timed.
+
+    A longer name is that of the one algorithm among its words: ``"GPTQ-int4"``, ``"bitsandbytes NF4"``; where it has
+    words of two, as ``"AWQ+GPTQ"``, it is neither.
+    """
+    known = {_squeezed(a.name): a.name for a in ALGORITHMS.values()} | ALIASES
+    if _squeezed(name) in known:
+        return ALGORITHMS[known[_squeezed(name)]]
+    words = {known[word] for word in re.split(r"[^a-z0-9]+", name.lower()) if word in known}
+    return ALGORITHMS[words.pop() if len(words) == 1 else "other"]
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

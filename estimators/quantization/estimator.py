@@ -26,6 +26,9 @@ SMALL_GPU_HOURS = 0.25
 STRETCH = (0.5, 2.0)
 """How far sources left out may narrow or widen the shipped spreads: they are few, and kinder than users' reports."""
 
+MOST_LOG_HOURS = 700.0
+"""Where the log of an answer is cut, so that it stays a finite number whatever the size asked for."""
+
 FAMILIES = ("common", "rare")
 """What is calibrated together: the algorithms that many have timed, and the others that have constants."""
 
@@ -123,7 +126,8 @@ class QuantizationEstimator(Estimator):
 
         wanted = as_levels(levels)
         centre, sd, _ = self._log_hours(checked_features(X, self.features))
-        return quantile_frame(np.exp(centre[:, None] + sd[:, None] * norm.ppf(wanted)), wanted, X.index)
+        log_hours = centre[:, None] + sd[:, None] * norm.ppf(wanted)
+        return quantile_frame(np.exp(np.minimum(log_hours, MOST_LOG_HOURS)), wanted, X.index)
 
     def estimate(self, X: pd.DataFrame, coverage: float | None = None) -> pd.DataFrame:
         """Return the GPU-hours to book for each run: the margined estimate, rounded up to whole ones.

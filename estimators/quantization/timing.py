@@ -15,6 +15,9 @@ gain at all."""
 SLOWER, FASTER = 0.4, 0.25
 """Time goes with the attainable FLOP/s against an A100 to these powers: half of a run waits for the host."""
 
+MOST_TOKENS = 1e6
+"""Reference sets beyond which calibration tokens no longer count: more than any model was ever trained on."""
+
 UNKNOWN_EXPERTS = 64.0
 """The expert count that a mixture of experts is taken to have where nobody says: between the tiers of 8 and 128."""
 
@@ -50,7 +53,8 @@ def prior_minutes(features: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     for name, at in features.groupby("algorithm", sort=True).indices.items():
         algorithm = find(str(name))
         rate = tier_rate(algorithm, params[at]) * expert_factor(algorithm, experts[at])
-        minutes[at] = rate * params[at] * tokens_factor(algorithm, samples[at], length[at])
+        with np.errstate(over="ignore"):
+            minutes[at] = rate * params[at] * tokens_factor(algorithm, samples[at], length[at])
         minutes[at] += algorithm.overhead_min
     speed = np.array([_speed(sheets[name][0]) for name in features["gpu_type"]])
     known = np.array([sheets[name][1] or name == "" for name in features["gpu_type"]], dtype=bool)
@@ -73,8 +77,9 @@ def expert_factor(algorithm: Algorithm, experts: np.ndarray) -> np.ndarray:
 def tokens_factor(algorithm: Algorithm, samples: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Return the factor of the calibration set: part of the time is proportional to its tokens."""
     ratio = np.where(np.isnan(samples), 1.0, samples / 128.0)
-    ratio = ratio * np.where(np.isnan(length), 1.0, length * 128.0 / algorithm.tokens)
-    return 1.0 - algorithm.elastic + algorithm.elastic * ratio
+    with np.errstate(over="ignore"):
+        ratio = ratio * np.where(np.isnan(length), 1.0, length / (algorithm.tokens / 128.0))
+    return 1.0 - algorithm.elastic + algorithm.elastic * np.minimum(ratio, MOST_TOKENS)
 
 
 def _speed(gpu: Gpu) -> float:

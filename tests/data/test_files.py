@@ -21,7 +21,7 @@ from tidegrid.data import (
     validate,
     write_table,
 )
-from tidegrid.data.readers import complete_jobs
+from tidegrid.data.readers import complete_jobs, read_raw
 from tidegrid.data.tables import REQUESTS
 from tidegrid.errors import InputError
 
@@ -151,6 +151,16 @@ def test_files_that_are_not_tables_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=said) as error:
             read_jobs(path)
         assert error.value.file == str(path)
+
+
+def test_a_gzip_file_is_read_whatever_its_name(tmp_path: Path) -> None:
+    content = b"job_id,kind\na,b\n"
+    for name, written in (("plain.csv", content), ("packed.csv", gzip.compress(content))):
+        (tmp_path / name).write_bytes(written)
+    pd.testing.assert_frame_equal(read_raw(tmp_path / "packed.csv")[0], read_raw(tmp_path / "plain.csv")[0])
+    (tmp_path / "cut.csv").write_bytes(gzip.compress(content)[:-6])
+    with pytest.raises(InputError, match="ends early"):
+        read_raw(tmp_path / "cut.csv")
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:

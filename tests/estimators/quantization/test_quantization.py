@@ -178,10 +178,41 @@ def test_a_duration_that_is_none_is_refused_with_its_row(bad: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("AWQ", "awq"), ("AutoAWQ", "awq"), ("GPTQModel", "gptq"), ("NF4", "bitsandbytes"), ("hqq", "other")],
+    [
+        ("AWQ", "awq"),
+        ("AutoAWQ", "awq"),
+        ("GPTQModel", "gptq"),
+        ("NF4", "bitsandbytes"),
+        ("bitsandbytes NF4", "bitsandbytes"),
+        ("LLM.int8()", "bitsandbytes"),
+        ("GPTQ-int4", "gptq"),
+        ("AWQ (AutoAWQ)", "awq"),
+        ("AWQ+GPTQ", "other"),
+        ("GPTQv", "other"),
+        ("hqq", "other"),
+        ("", "other"),
+    ],
 )
 def test_algorithms_are_found_however_they_are_spelled(name: str, expected: str) -> None:
     assert find(name).name == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_params_b": 1e300},
+        {"model_params_b": 1e308, "calib_samples": 1e300, "calib_seqlen": 1e300},
+        {"calib_samples": 0.0, "calib_seqlen": 1e308},
+        {"gpus": 1e300, "num_experts": 1e300, "active_params_b": 1e300},
+        {"model_params_b": 0.001, "gpus": 1e6, "calib_samples": 0.0},
+    ],
+)
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_any_size_gets_a_finite_answer(algorithm: str, fields: dict[str, float]) -> None:
+    """Case D2."""
+    told = QuantizationEstimator().predict_quantiles(run(algorithm=algorithm, **fields)).iloc[0]
+    assert np.isfinite(told).all()
+    assert 0 <= told[0.1] <= told[0.5] <= told[0.9]
 
 
 def test_a_saved_estimator_predicts_the_same_bytes() -> None:
