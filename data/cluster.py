@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 
-from tidegrid.data.instants import zone_of
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
+from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
     from tidegrid.data.schema import Source

@@ -1,14 +1,14 @@
-"""Instants: text to UTC and back, IANA zones, and the time notations of Slurm."""
+"""Instants: text to UTC and back, and the time notations of Slurm."""
 
 import re
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text
 from tidegrid.errors import InputError
+from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
     from tidegrid.data.schema import Source
@@ -17,24 +17,6 @@ UTC_DTYPE: Final = "datetime64[us, UTC]"
 
 _ZONED = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 _FIX = "write an ISO 8601 instant with its zone, such as 2026-03-02T08:00:00+00:00"
-
-
-def zone_of(name: str) -> ZoneInfo:
-    """Return an IANA zone by name.
-
-    Raises
-    ------
-    InputError
-        There is no such zone.
-    """
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise InputError(
-            f"{name!r} is not a time zone",
-            field="timezone",
-            fix="give an IANA name such as UTC or Europe/Berlin",
-        ) from None
 
 
 def parse_instants(

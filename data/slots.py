@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.instants import as_instant, zone_of
+from tidegrid.data.instants import as_instant
+from tidegrid.zones import zone_of
 
 SLOTS = 168
 """Hours of a week: slot 0 is Monday 00:00 local time, slot 167 Sunday 23:00."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from tidegrid.data.history import History
-from tidegrid.data.instants import zone_of
 from tidegrid.data.schema import validate
 from tidegrid.data.tables import JOBS, REQUESTS
 from tidegrid.errors import InputError
+from tidegrid.zones import zone_of
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Steps in words, with clock times beside them where the problem states when step 0 begins."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo
 
-from tidegrid.errors import InputError
 from tidegrid.scheduler.problem import Problem
+from tidegrid.zones import zone_of
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
@@ -26,16 +25,7 @@ class Clock:
     """
 
     def __init__(self, problem: Problem, timezone: str | None = None) -> None:
-        self._zone: tzinfo = UTC
-        if timezone is not None:
-            try:
-                self._zone = ZoneInfo(timezone)
-            except (KeyError, ValueError, OSError):
-                raise InputError(
-                    f"{timezone!r} is not a time zone",
-                    field="timezone",
-                    fix="give an IANA name such as UTC or Europe/Berlin",
-                ) from None
+        self._zone: tzinfo = UTC if timezone is None else zone_of(timezone)
         self._start = None if problem.start is None else datetime.fromisoformat(problem.start).astimezone(UTC)
         self._minutes = problem.step_minutes
         # A day of the week names an instant only within a week.

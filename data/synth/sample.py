@@ -9,7 +9,7 @@ import pandas as pd
 
 from tidegrid.data.cluster import App, Capacity, Cluster, Pool, check_running, write_cluster
 from tidegrid.data.history import History
-from tidegrid.data.instants import UTC_DTYPE, as_instant, zone_of
+from tidegrid.data.instants import UTC_DTYPE, as_instant
 from tidegrid.data.readers import complete_jobs
 from tidegrid.data.schema import validate
 from tidegrid.data.synth.demand import RHYTHMS, demand
@@ -20,6 +20,7 @@ from tidegrid.data.tables import REQUESTS, RUNNING, TRAFFIC
 from tidegrid.data.writers import write_table
 from tidegrid.errors import InputError
 from tidegrid.files import make_folder, read_json, write_text
+from tidegrid.zones import zone_of
 
 NOW = "2026-04-14T06:00:00+00:00"
 """When the sample's history ends: a Tuesday morning in Berlin, after Easter and the change of the clocks."""

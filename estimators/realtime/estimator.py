@@ -31,12 +31,12 @@ from tidegrid.estimators.realtime.localtime import (
     local_hours,
     on_holiday,
     utc_hours,
-    zone,
 )
 from tidegrid.estimators.realtime.members import HORIZON
 from tidegrid.estimators.realtime.monitor import width_factors
 from tidegrid.estimators.realtime.report import report_of
 from tidegrid.models import Bundle
+from tidegrid.zones import zone_of
 
 STALE_HOURS = 24.0
 """Missing hours at the end of a history that widen its band by the square root of two."""
@@ -260,7 +260,7 @@ class RealtimeEstimator(Estimator):
         return report_of(self.learnt_, {key: one.known_hours for key, one in self.series_.items()}, basis)
 
     def _check_parameters(self) -> None:
-        zone(self.timezone)
+        zone_of(self.timezone)
         if not (np.isfinite(self.prior_demand) and self.prior_demand > 0):
             raise InputError(
                 f"{self.prior_demand!r} cannot be used", field="prior_demand", fix="give a positive number"

@@ -6,12 +6,12 @@ Forecasts are asked for by UTC hour and look up their local hour, so that none i
 """
 
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.zones import zone_of
 
 DAY = 24
 WEEK = 168
@@ -50,32 +50,15 @@ def utc_hours(ds: pd.Series, *, field: str = "ds") -> np.ndarray:
     return seconds // 3600
 
 
-@lru_cache(maxsize=64)
-def zone(name: str) -> ZoneInfo:
-    """Return the IANA zone.
-
-    Raises
-    ------
-    InputError
-        There is no such zone.
-    """
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise InputError(
-            f"{name!r} is no time zone", field="timezone", fix="use an IANA name such as Europe/Berlin"
-        ) from None
-
-
 def local_hours(hours: np.ndarray, timezone: str) -> np.ndarray:
     """Return the local hour on the wall clock of each UTC hour, counted from 1970-01-01 00:00 local time.
 
     Zones off by part of an hour are rounded down: their hours start at the same minute all year.
     """
     if timezone == "UTC" or len(hours) == 0:
-        zone(timezone)
+        zone_of(timezone)
         return hours.copy()
-    place = zone(timezone)
+    place = zone_of(timezone)
     first, last = int(hours.min()), int(hours.max())
     span = pd.date_range(
         pd.Timestamp(first * 3600, unit="s", tz="UTC"), periods=last - first + 1, freq="h"

@@ -62,7 +62,7 @@ def test_the_week_keeps_168_slots_over_a_change():
 
 def test_an_unknown_zone_is_refused_by_name():
     X, y = local_traffic("2026-02-20", 2)
-    with pytest.raises(InputError, match="'Mars/Base' is no time zone"):
+    with pytest.raises(InputError, match="'Mars/Base' is not a time zone"):
         RealtimeEstimator(timezone="Mars/Base").fit(X, y)
 
 
