@@ -1,7 +1,9 @@
 """``tick`` and ``rolling``: plan again and again, commit step 0 each time, and show how the promises fared."""
 
 import json
+import re
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ from tidegrid.app.common import (
     say,
     table,
 )
+from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
     from tidegrid.pipeline.rolling import StateStore
@@ -191,12 +194,15 @@ def _open(state: str) -> "StateStore":
 def _print_commit(document: dict[str, Any]) -> None:
     if document["synthetic"]:
         say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
+    zone = document.get("timezone", "UTC")
     say(
-        f"tick {document['tick']} at {document['now']}: {count(len(document['start']), 'job starts', 'jobs start')}, "
+        f"tick {document['tick']} at {_local(document['now'], zone)} (times in {zone}): "
+        f"{count(len(document['start']), 'job starts', 'jobs start')}, "
         f"{document['running']} run, {len(document['waiting'])} wait"
     )
     rows = [
-        [s["job"], f"{s['pool']} {_block(s)}", s["end"]["q0.5"], s["end"]["q0.9"]] for s in document["start"]
+        [s["job"], f"{s['pool']} {_block(s)}", *(_local(s["end"][level], zone) for level in ("q0.5", "q0.9"))]
+        for s in document["start"]
     ]
     if rows:
         table("", ["start now", "GPUs", "ends about", "nine in ten by"], rows, left=2)
@@ -204,13 +210,25 @@ def _print_commit(document: dict[str, Any]) -> None:
         change = "".join(f", {word} {_indices(move[word])}" for word in ("enter", "leave") if move[word])
         say(f"{move['app']}: {count(len(move['gpus']), 'GPU')} of {move['pool']}{change}")
     for event in document["events"]:
-        say(f"{event['kind']}: {event['text']}")
+        say(f"{event['kind']}: {_local(event['text'], zone)}")
     for one in document["refused"]:
         say(f"refused: {one['job']}: {one['reason']}")
     for risk in document["risks"][:5]:
         say(f"coverage risk: {risk}")
     for note in document["notes"]:
         say(f"[dim]{note}[/dim]")
+
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
+
+
+def _local(text: str, zone: str) -> str:
+    """Return a text with its UTC instants as the zone's wall clock shows them, to the minute."""
+
+    def shown(found: re.Match[str]) -> str:
+        return f"{datetime.fromisoformat(found[0]).astimezone(zone_of(zone)):%a %Y-%m-%d %H:%M}"
+
+    return _INSTANT.sub(shown, text)
 
 
 def _block(start: dict[str, Any]) -> str:

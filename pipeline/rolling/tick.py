@@ -206,6 +206,7 @@ def _tick(
         "version": 1,
         "tick": number,
         "now": iso(now),
+        "timezone": site.cluster.timezone,
         "step_minutes": how.policy.step_minutes,
         "input": key,
         "site_sha256": version,

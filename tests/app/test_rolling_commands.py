@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 
@@ -46,7 +47,7 @@ def site(trained: Path, tmp_path: Path) -> Path:
 def test_a_tick_commits_prints_and_can_be_repeated(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = str(site / "state.db")
     code, text, _ = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
-    assert code in (0, 1) and "tick 1 at 2026-04-14T06:00:00+00:00" in text and "Synthetic data" in text
+    assert code in (0, 1) and "tick 1 at Tue 2026-04-14 08:00" in text and "Synthetic data" in text
     first = (site / "commit.json").read_text()
     again, same, said = call(capsys, "tick", str(site), "--state", state, "--now", NOW)
     assert "tick 1 was already committed for these files and this instant" in said
@@ -68,6 +69,27 @@ def test_a_tick_commits_prints_and_can_be_repeated(site: Path, capsys: pytest.Ca
     assert code == 0 and "events" in json.loads(text)
     code, _, error = call(capsys, "tick", str(site), "--state", state, "--now", "2026-04-14T05:00:00Z")
     assert code == 2 and error.count("\n") == 1 and "tick 2 is committed" in error
+
+
+def test_a_tick_prints_all_times_in_the_sites_zone_and_writes_them_in_utc(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ends of jobs, risks and events stand in one zone, which is named once."""
+    traffic = pd.read_csv(site / "traffic.csv")
+    traffic[traffic["timestamp"] < "2026-04-13T12:00"].to_csv(site / "traffic.csv", index=False)
+    (site / "running.csv").unlink()  # GPUs are free, so that something starts
+    _, text, _ = call(capsys, "tick", str(site), "--state", str(site / "state.db"), "--now", NOW)
+    document = json.loads((site / "commit.json").read_text())
+    assert document["timezone"] == "Europe/Berlin" and text.count("Europe/Berlin") == 1
+    assert document["now"] == "2026-04-14T06:00:00+00:00"
+    assert "+00:00" not in text and "UTC" not in text
+    assert document["start"]
+    for start in document["start"]:
+        utc = pd.Timestamp(start["end"]["q0.5"])
+        assert utc.utcoffset() == pd.Timedelta(0)
+        assert f"{utc.tz_convert('Europe/Berlin'):%a %Y-%m-%d %H:%M}" in text
+    assert any("ends at 2026-04-13T12:00:00+00:00;" in event["text"] for event in document["events"])
+    assert "ends at Mon 2026-04-13 14:00;" in text
 
 
 @pytest.mark.parametrize(
