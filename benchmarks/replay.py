@@ -114,8 +114,8 @@ def print_row(cells: Sequence[str], label: str = "") -> None:
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def share(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %"
+def share(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def said(on: World) -> str:

@@ -160,7 +160,8 @@ def eta_accuracy(world: World, outcome: Outcome, eta: np.ndarray) -> dict[str, A
     -------
     dict
         ``told``: expected ends that are scored; ``coverage_80``: the share inside the band; ``within_10_min`` and
-        ``within_30_min``: the share whose median was so close; ``short``: the same of jobs under ``SHORT_S``.
+        ``within_30_min``: the share whose median was so close; ``short``: the same of jobs under ``SHORT_S``. Shares
+        of nothing are None.
     """
     told = np.isfinite(eta).all(axis=1) if len(eta) else np.zeros(len(outcome.start), dtype=bool)
     started = np.isfinite(outcome.start)
@@ -306,7 +307,7 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 def _accuracy(eta: np.ndarray, end: np.ndarray, told: np.ndarray) -> dict[str, Any]:
     if not told.any():
-        return {"told": 0, "coverage_80": 0.0, "within_10_min": 0.0, "within_30_min": 0.0}
+        return {"told": 0, "coverage_80": None, "within_10_min": None, "within_30_min": None}
     low, middle, high = eta[told].T
     off = np.abs(end[told] - middle)
     return {

@@ -65,6 +65,16 @@ def test_a_replay_of_next_to_nothing_has_a_report(world: World, tmp_path: Path) 
     assert "None of these policies tells when a job will end." in (tmp_path / "small.html").read_text()
 
 
+def test_a_share_of_nothing_is_a_dash(tmp_path: Path) -> None:
+    """A job of 5 h alone: no job under 4 h was told an end."""
+    world = of_jobs([(0, 1, 5)], hours=8)
+    results = replay(world, ["fifo", "rolling_perfect"])
+    assert results[1].figures["eta"]["told"] == 1 and results[1].figures["eta"]["short"]["told"] == 0
+    write_replay_report(world, results, tmp_path / "long.html")
+    cells = (tmp_path / "long.html").read_text().split("<h2>Expected ends</h2>")[1].split("</table>")[0]
+    assert cells.count("<td>–</td>") == 6 and "100.0 %" in cells and "fifo" not in cells
+
+
 @pytest.mark.parametrize("k", range(len(POLICIES)))
 def test_the_grid_holds_every_gpu_hour_once(played: tuple[World, list[Result]], k: int) -> None:
     """Blocks and apps never overlap: what the grid shows of each adds up to what it ran and held."""
@@ -117,6 +127,9 @@ def test_the_command_plays_prints_and_writes_the_report(
     code, text, _ = call(capsys, jobs, "--traffic", traffic, *two, "--skip-days", "1", "--json")
     found = json.loads(text)["policies"]
     assert code == 0 and list(found) == ["fifo", "rolling_perfect"]
+    for key in ("eta", "eta_submit"):
+        assert found["fifo"][key]["told"] == 0 and found["fifo"][key]["coverage_80"] is None
+        assert 0 <= found["rolling_perfect"][key]["coverage_80"] <= 1
     assert found["fifo"]["jobs"] < 80 and found["fifo"]["by_user"] and found["fifo"]["by_size"]
 
 
