@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.base import Estimator
+from tidegrid.estimators.base import Estimator, Feature
 
 GROUP = "tidegrid.estimators"
 """The entry-point group: the entry's name is the estimator's name, its value ``module:Class``."""
@@ -115,6 +115,15 @@ def _loaded(entry: EntryPoint) -> type[Estimator]:
     own = getattr(found, "name", None)
     if own != entry.name:
         raise InputError(f"its class calls itself {own!r}, its entry {entry.name!r}; give both one name")
+    for attribute in ("kind", "target", "features"):
+        if not hasattr(found, attribute):
+            raise InputError(f"{entry.value} lacks the class attribute {attribute}")
+    if not all(isinstance(feature, Feature) for feature in found.features):
+        raise InputError(f"features of {entry.value} hold something that is not a Feature")
+    try:
+        found()
+    except TypeError as error:
+        raise InputError(f"{entry.value} cannot be made without arguments: {error}") from None
     return found
 
 

@@ -34,6 +34,13 @@ def encode(bundle: Bundle) -> dict[str, bytes]:
     TypeError
         A parameter or a piece of state is not a JSON value, or an array holds Python objects; it is named.
     """
+    files = _without_arrays(bundle)
+    if bundle.arrays:
+        files[ARRAYS] = _npz(bundle.arrays)
+    return dict(sorted(files.items()))
+
+
+def _without_arrays(bundle: Bundle) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     texts: dict[str, str] = {}
     for number, name in enumerate(sorted(bundle.texts)):
@@ -46,8 +53,6 @@ def encode(bundle: Bundle) -> dict[str, bytes]:
         "state": as_json(bundle.state, "state"),
         "texts": texts,
     }
-    if bundle.arrays:
-        files[ARRAYS] = _npz(bundle.arrays)
     files[PARTS] = canonical(parts)
     return dict(sorted(files.items()))
 
@@ -87,14 +92,19 @@ def decode(files: Mapping[str, bytes], *, folder: str = "bundle") -> Bundle:
 
 
 def digest(bundle: Bundle) -> str:
-    """Return the SHA-256 of a bundle's content, whatever library compressed its arrays."""
+    """Return the SHA-256 of a bundle's content, whatever library compressed its arrays.
+
+    Raises
+    ------
+    TypeError
+        As :func:`encode`.
+    """
     total = hashlib.sha256()
-    for name, data in encode(bundle).items():
-        if name != ARRAYS:
-            total.update(f"{name}\0{len(data)}\0".encode())
-            total.update(data)
+    for name, data in _without_arrays(bundle).items():
+        total.update(f"{name}\0{len(data)}\0".encode())
+        total.update(data)
     for name in sorted(bundle.arrays):
-        array = np.ascontiguousarray(bundle.arrays[name])
+        array = np.ascontiguousarray(_plain(name, bundle.arrays[name]))
         total.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
         total.update(array.tobytes())
     return total.hexdigest()
@@ -142,14 +152,19 @@ def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name in sorted(arrays):
-            array = np.asarray(arrays[name])
-            if array.dtype.hasobject:
-                raise TypeError(f"array {name!r} holds Python objects; store it as numbers or text")
+            array = _plain(name, arrays[name])
             entry = zipfile.ZipInfo(f"{_escaped(name)}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(entry, "w", force_zip64=True) as handle:
                 np.lib.format.write_array(handle, array, allow_pickle=False)
     return out.getvalue()
+
+
+def _plain(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.hasobject:
+        raise TypeError(f"array {name!r} holds Python objects; store it as numbers or text")
+    return array
 
 
 def _escaped(name: str) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from sklearn.base import clone
 
 from tidegrid.data import History, as_instant
-from tidegrid.errors import TidegridError
+from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.models import Scores
 from tidegrid.pipeline.naive import FLOOR_H, NaiveDemand, NaiveDurations, who
@@ -144,7 +144,7 @@ def fitted_as_of(estimator: Estimator, history: History, cutoff: pd.Timestamp) -
 def answers(
     fitted: Estimator, rows: Rows, since: pd.Timestamp, test: Rows, levels: Sequence[float] = LEVELS
 ) -> np.ndarray:
-    """Return quantiles of test rows, shape (rows, levels), as a planner would have got them.
+    """Return quantiles of test rows, shape (rows, levels), finite, as a planner would have got them.
 
     An estimator that can ``replay`` answers each job from what was known at its submission; one that can only
     ``update`` is given, at the start of each stretch of a day or more, those of ``rows`` that became known between
@@ -162,7 +162,24 @@ def answers(
         The rows to answer, as :func:`asked` takes them from ``rows``.
     levels
         The quantile levels.
+
+    Raises
+    ------
+    InputError
+        The estimator's answer is no frame of finite quantiles.
     """
+    out = _answers(fitted, rows, since, test, levels)
+    if out.shape != (len(test), len(levels)) or not np.isfinite(out).all():
+        raise InputError(
+            f"its answer to {len(test)} rows is not one finite quantile for each row and level",
+            fix=f"see tidegrid estimators check {fitted.name}",
+        )
+    return out
+
+
+def _answers(
+    fitted: Estimator, rows: Rows, since: pd.Timestamp, test: Rows, levels: Sequence[float]
+) -> np.ndarray:
     if hasattr(fitted, "replay") and fitted.target == "duration_h":
         return _replayed(fitted, rows, since, test, levels)
     if not hasattr(fitted, "update"):

@@ -142,12 +142,13 @@ def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> 
     new = rows.take((rows.known_at > since).to_numpy(dtype=bool))
     if not hasattr(estimator, "update") or not len(new):
         return estimator, []
-    fresh: Estimator = type(estimator).from_bundle(estimator.to_bundle())
     try:
+        fresh: Estimator = type(estimator).from_bundle(estimator.to_bundle())
         with one_thread():
             updated(fresh, new)
-    except TidegridError as error:
-        return estimator, [f"{estimator.name}: not brought up to date ({error})"]
+    except Exception as error:  # a plugin may raise anything; it must not stop the others
+        said = str(error) if isinstance(error, TidegridError) else f"{type(error).__name__}: {error}"
+        return estimator, [f"{estimator.name}: not brought up to date ({said})"]
     return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
 
 

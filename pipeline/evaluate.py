@@ -277,7 +277,7 @@ def _fold(
         with one_thread():
             fitted, past = fitted_as_of(estimator, history, cutoff)
             quantiles = answers(fitted, everything, cutoff, test)
-            basis = fitted.basis(test.X)
+            basis = fitted.basis(test.X).astype(str).str.split(":").str[0].reindex(test.X.index)
     except TidegridError as error:
         return none, str(error)
     except Exception as error:  # a plugin may raise anything; it must not stop the others
@@ -290,7 +290,7 @@ def _fold(
             "cutoff": cutoff,
             "time": test.X["ds" if estimator.target == "demand" else "submit_time"],
             **_who(estimator, past, test),
-            "basis": basis.astype(str).str.split(":").str[0],
+            "basis": basis,
             "actual": test.y,
             "loss": losses(estimator, past, test, quantiles),
             "naive_loss": losses(estimator, past, test, naive),

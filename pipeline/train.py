@@ -83,6 +83,7 @@ class Trained:
 @dataclass(frozen=True)
 class _Fit:
     bundle: Bundle | None = None
+    content: str = ""
     rows: int = 0
     sha256: str = ""
     window: tuple[str, str] | None = None
@@ -198,7 +199,12 @@ def _fit_and_test(name: str, template: Estimator, view: History, store: ModelSto
     if told is not None:
         # kept with the version, for people; loading passes it over
         bundle = replace(bundle, texts={**bundle.texts, "model_card": told()})
-    found = _Fit(bundle, len(past), past.sha256(), window, test_rows=len(test))
+    if bundle.estimator != name:
+        raise InputError(
+            f"its bundle is that of {bundle.estimator!r}", fix="to_bundle states the class's name"
+        )
+    # what cannot be stored is refused here, where it stops no other
+    found = _Fit(bundle, digest(bundle), len(past), past.sha256(), window, test_rows=len(test))
     if len(test) < NEEDED_ROWS:
         return replace(
             found,
@@ -252,7 +258,7 @@ def _settled(
     before = store.champion(name)
     if before is not None:
         held = store.show(name, before)
-        if not held.problem and held.manifest["content_sha256"] == digest(fit.bundle):
+        if not held.problem and held.manifest["content_sha256"] == fit.content:
             return Trained(name, "unchanged", "it is the champion already", before, fit.rows)
     metrics = _metrics(fit)
     kind = known.classes[name]
@@ -267,7 +273,7 @@ def _settled(
         parent=before,
         distribution=known.sources.get(name, "unknown"),
     )
-    version = _same(store, name, digest(fit.bundle)) or store.save(
+    version = _same(store, name, fit.content) or store.save(
         fit.bundle, created=now.isoformat(), lineage=lineage
     )
     rival, words = (fit.naive, "the naive forecast") if fit.prior is None else (fit.prior, "the prior")

@@ -88,6 +88,21 @@ def test_a_plugin_is_found_under_its_name(site: Site) -> None:
             "Mine",
             "lacks basis",
         ),
+        (
+            MODULE.format(cls="Mine", name="mine") + "    def __init__(self, path): self.path = path\n",
+            "Mine",
+            "without arguments",
+        ),
+        (MODULE.format(cls="Mine", name="mine") + "    features = ('gpus',)\n", "Mine", "not a Feature"),
+        (
+            "from tidegrid.estimators.simple import PointEstimator\n"
+            "class Mine(PointEstimator):\n"
+            "    name, features = 'mine', ()\n"
+            "    def learn(self, X, hours): return {}\n"
+            "    def point(self, X, learnt): return X\n",
+            "Mine",
+            "lacks the class attribute kind",
+        ),
     ],
 )
 def test_a_plugin_that_fails_is_told_and_stops_no_other(site: Site, code: str, value: str, says: str) -> None:

@@ -11,6 +11,7 @@ from tidegrid.data import History, read_jobs
 from tidegrid.data.synth import synthesise
 from tidegrid.errors import InputError
 from tidegrid.estimators.registry import Registry, load
+from tidegrid.estimators.simple import PointEstimator
 from tidegrid.pipeline.backtest import LEVELS, pinball
 from tidegrid.pipeline.evaluate import FIGURES, evaluate, figures
 from tidegrid.pipeline.naive import NaiveDemand, NaiveDurations
@@ -104,6 +105,37 @@ def test_without_rows_there_is_a_reason_and_no_table() -> None:
     assert len(found.problems) == 2 and found.table().empty
     with pytest.raises(InputError, match="no answers"):
         found.plot("nowhere.png")
+
+
+class Unfinished(PointEstimator):
+    """A plugin whose answers are no numbers, or one too few, or whose basis is none."""
+
+    name, kind, features = "unfinished", "any", ()
+    fault = ""
+
+    def learn(self, X: pd.DataFrame, hours: np.ndarray) -> dict[str, float]:
+        return {"hours": float(np.median(hours))}
+
+    def point(self, X: pd.DataFrame, learnt: Any) -> np.ndarray:
+        return np.full(len(X), learnt["hours"])
+
+    def predict_quantiles(self, X: pd.DataFrame, levels: Any = LEVELS) -> pd.DataFrame:
+        out = super().predict_quantiles(X, levels)
+        return {"nan": out * np.nan, "short": out.iloc[1:]}.get(self.fault, out)
+
+    def basis(self, X: pd.DataFrame) -> Any:
+        return "site history" if self.fault == "basis" else super().basis(X)
+
+
+@pytest.mark.parametrize("fault", ["nan", "short", "basis"])
+def test_a_plugin_that_answers_nonsense_is_a_problem_and_stops_no_other(
+    sample: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unfinished, "fault", fault)
+    both = Registry({"quantization": load("quantization"), "unfinished": Unfinished}, {})
+    found = evaluate(sample.history, folds=1, registry=both)
+    assert list(found.table()["estimator"]) == ["quantization"]
+    assert len(found.problems) == 1 and found.problems[0].startswith("unfinished, fold 1: ")
 
 
 @pytest.mark.parametrize(("folds", "share"), [(0, 0.5), (3, 0.0), (3, 1.0)])

@@ -19,7 +19,7 @@ from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
 from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
 from tidegrid.estimators.registry import Failure, Registry, load
-from tidegrid.models import Bundle, ModelStore, VersionWarning, manifest
+from tidegrid.models import Bundle, Lineage, ModelStore, VersionWarning, manifest
 from tidegrid.pipeline.backtest import rows_of
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.train import fit_all, load_estimators, train
@@ -86,6 +86,42 @@ class Broken(Site):
 
     def fit(self, X: Any, y: Any, *, observed: Any = None, known_at: Any = None) -> Self:
         return {}[0]  # type: ignore[no-any-return]
+
+
+class NotPlain(Site):
+    """A plugin that learns what cannot be stored."""
+
+    name: ClassVar[str] = "not_plain"
+
+    def to_bundle(self) -> Bundle:
+        return Bundle(self.name, {}, {"users": {"ann", "bob"}}, {"hours": self.hours_})
+
+
+class Copied(Site):
+    """A plugin whose bundle still has the name of the estimator that it was copied from."""
+
+    name: ClassVar[str] = "copied"
+
+    def to_bundle(self) -> Bundle:
+        return Bundle("prior", {}, {}, {"hours": self.hours_})
+
+
+class Short(Site):
+    """A plugin that answers one row too few."""
+
+    name: ClassVar[str] = "short"
+
+    def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+        return super().predict_quantiles(X.iloc[1:], levels)
+
+
+class Forgetful(Site):
+    """A plugin whose update has a fault."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def update(self, X: Any, y: Any, **more: Any) -> Self:
+        raise KeyError("nothing")
 
 
 def registry(*kinds: type[Estimator], failures: tuple[Failure, ...] = ()) -> Registry:
@@ -227,6 +263,17 @@ def test_an_estimator_that_fails_stops_no_other(store: ModelStore) -> None:
     assert all("\n" not in d.reason for d in done)
 
 
+def test_an_estimator_that_cannot_be_stored_stops_no_other(store: ModelStore) -> None:
+    done = train(history(), store, now=NOW, registry=registry(NotPlain, Copied, Short, Prior))
+    told = {d.name: (d.decision, d.reason) for d in done}
+    assert told["prior"][0] == "promoted"
+    assert told["not_plain"][0] == "failed" and "state.users is a builtins.set" in told["not_plain"][1]
+    assert told["copied"][0] == "failed" and "'prior'" in told["copied"][1]
+    assert told["short"][0] == "kept" and "not one finite quantile for each row" in told["short"][1]
+    # nothing came under another's name
+    assert [v.id for v in store.list("prior")] == [store.champion("prior")]
+
+
 def test_an_unknown_name_is_refused(store: ModelStore) -> None:
     with pytest.raises(InputError, match="use one of: prior"):
         train(history(), store, names=["nope"], now=NOW, registry=registry(Prior))
@@ -293,6 +340,19 @@ class TestLoading:
         _, notes = load_estimators(store, registry=registry(Prior))
         assert len(notes) == 1 and "(here 99.0)" in notes[0] and "\n" not in notes[0]
         assert not [w for w in recwarn if issubclass(w.category, VersionWarning)]
+
+    def test_a_champion_that_cannot_be_brought_up_to_date_answers_as_it_was_tested(
+        self, store: ModelStore
+    ) -> None:
+        version = store.save(
+            Bundle("forgetful", {}, {}, {"hours": np.ones(3)}),
+            created=NOW.isoformat(),
+            lineage=Lineage(window=("2026-01-01T00:00:00+00:00", "2026-02-20T00:00:00+00:00")),
+        )
+        store.promote("forgetful", version.id, reason="test", at=NOW.isoformat())
+        loaded, notes = load_estimators(store, registry=registry(Forgetful), history=history())
+        assert list(loaded) == ["forgetful"]
+        assert notes == ["forgetful: not brought up to date (KeyError: 'nothing')"]
 
     def test_a_plugin_that_does_not_load_is_told(self, store: ModelStore) -> None:
         failure = Failure("absent", "x:Y", "pkg 1", "ModuleNotFoundError: x")
