@@ -100,24 +100,26 @@ def _note(text: str) -> str:
 
 
 def _policies(results: Sequence[Result]) -> str:
-    rows = []
+    values, waits = [], []
     for r in results:
         f = r.figures
-        group = _group(f)
-        rows.append(
+        values.append(
             {
                 "policy": r.policy, "value": f"{f['value']:,.0f}", "of the limit": _percent(f["value_share_of_limit"]),
                 "discounted": f"{f['value_discounted']:,.0f}", "utilization": _percent(f["utilization"]),
-                "unmet realtime": _percent(f["unmet_share"], 2), "swaps": f"{f['swaps']:,}", **group,
+                "unmet realtime": _percent(f["unmet_share"], 2), "swaps": f"{f['swaps']:,}",
             }
         )  # fmt: skip
+        waits.append({"policy": r.policy, **_group(f)})
     limit = results[0].figures["value_limit"] if results else 0.0
-    return _note(
+    text = _note(
         f"Value is priority × GPU-hours of the jobs that ended inside the replay; discounted, halved for each day of "
         f"waiting. The limit, {limit:,.0f}, is what perfectly divisible jobs could reach that left all realtime demand "
-        f"served: no policy that serves it can pass it, and none is expected to reach it. Jobs that had not ended "
-        f"count in waits and completion times (JCT) up to the replay's end."
-    ) + table_html(pd.DataFrame(rows))
+        f"served: no policy that serves it can pass it, and none is expected to reach it."
+    )
+    # two tables, as one of all these columns is wider than the page
+    note = "Jobs that had not ended count in waits and completion times (JCT) up to the replay's end."
+    return text + table_html(pd.DataFrame(values)) + _note(note) + table_html(pd.DataFrame(waits))
 
 
 def _value_and_wait(results: Sequence[Result]) -> str:
@@ -221,7 +223,7 @@ def _group(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the cells of a group of jobs."""
     cells = {"jobs": f"{row['jobs']:,}", "completed": f"{row['completed']:,}"}
     for name, key in (("wait", "wait_h"), ("JCT", "jct_h"), ("slowdown", "slowdown")):
-        unit = "" if key == "slowdown" else ", h"
+        unit = "" if key == "slowdown" else ",\u00a0h"
         cells |= {
             f"{name} mean{unit}": f"{row[key]['mean']:.2f}",
             f"{name} median": f"{row[key]['median']:.2f}",

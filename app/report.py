@@ -26,7 +26,8 @@ p.note { color: var(--soft); margin: .2rem 0 .8rem; }
 .synthetic { background: #fdf1e8; border-left: 4px solid var(--accent); padding: .5rem .8rem; margin: .8rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; font-size: .9rem; }
 th, td { text-align: right; padding: .28rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; } td.l, th.l { text-align: left; } td.w { white-space: normal; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
+td.l, th.l { text-align: left; } td.w { white-space: normal; }
 .scroll { overflow-x: auto; } .plot { margin: .3rem 0 1rem; }
 .key span { display: inline-block; margin-right: 1.1rem; color: var(--soft); }
 .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem; vertical-align: -1px; }

@@ -1,6 +1,7 @@
 """The report of a replay, and ``tidegrid replay`` on files."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,23 @@ def test_the_report_is_one_file_that_shows_every_policy_and_needs_nothing_beside
 def test_a_replay_of_next_to_nothing_has_a_report(world: World, tmp_path: Path) -> None:
     write_replay_report(world, replay(world, ["fifo"]), tmp_path / "small.html", day=99)
     assert "None of these policies tells when a job will end." in (tmp_path / "small.html").read_text()
+
+
+def test_no_column_of_the_policies_lies_outside_the_page(
+    played: tuple[World, list[Result]], tmp_path: Path
+) -> None:
+    """Values and waits are two tables, and the heads of columns wrap."""
+    world, results = played
+    write_replay_report(world, results, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert re.search(r"\bth \{[^}]*white-space: normal", text)
+    section = text.split("<h2>Policies</h2>")[1].split("<h2>")[0]
+    tables = re.findall(r"<table>.*?</table>", section, re.DOTALL)
+    heads = [re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table) for table in tables]
+    assert [head[0] for head in heads] == ["policy", "policy"] and max(map(len, heads)) <= 12
+    assert "value" in heads[0] and "wait mean,\u00a0h" in heads[1]
+    for table in tables:
+        assert all(f">{result.policy}<" in table for result in results)
 
 
 def test_a_share_of_nothing_is_a_dash(tmp_path: Path) -> None:
