@@ -89,7 +89,10 @@ def forecast(
             "an hour here), held GPUs, and its time zone, in place of the options for them.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the quantiles here, CSV.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, here: CSV."),
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Draw the first series here, PNG.")
     ] = None,
@@ -139,12 +142,12 @@ def forecast(
         ahead = pd.concat(rows, ignore_index=True)
         result = ahead.join(estimator.predict_quantiles(ahead, levels)).assign(basis=estimator.basis(ahead))
         if capacity is not None:
-            result["gpus"] = capacity.gpus(result[quantile])
+            result["gpus_needed"] = capacity.gpus(result[quantile])
             curves = [
                 pd.Series(gpu_curve(part[quantile], capacity, swap_cap=cap, held=held), index=part.index)
                 for _, part in result.groupby("unique_id", sort=False)
             ]
-            result["gpus_ramped"] = pd.concat(curves)
+            result["gpus_planned"] = pd.concat(curves)
         if site is not None:
             result = _by_app(site, result, quantile)
         report = estimator.report()
@@ -276,12 +279,12 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
         if len(part):
             need = capacity_of(app).gpus(part[quantile])
             part.insert(0, "app", app.id)
-            parts.append(part.assign(gpus=need, gpus_ramped=ramped_gpus(app, site, need)))
+            parts.append(part.assign(gpus_needed=need, gpus_planned=ramped_gpus(app, site, need)))
     return pd.concat(parts, ignore_index=True)
 
 
 def _print(result: Any, quantile: float) -> None:
-    gpus = "gpus" in result
+    gpus = "gpus_needed" in result
     key = "app" if "app" in result else "unique_id"
     rows = []
     for name, part in result.groupby(key, sort=False):
@@ -289,10 +292,11 @@ def _print(result: Any, quantile: float) -> None:
         row = [str(name), _number(part[0.5].mean()), _number(part[0.5].max()), _number(part[0.1].loc[peak])]
         row += [_number(part[0.9].loc[peak]), f"{part['ds'].loc[peak]:%a %H:%M}"]
         if gpus:
-            row += [f"{part['gpus'].min()}–{part['gpus'].max()}", f"{int(part['gpus_ramped'].sum())}"]
+            row += [f"{part[c].min()}–{part[c].max()}" for c in ("gpus_needed", "gpus_planned")]
+            row += [str(int(part["gpus_planned"].sum()))]
         rows.append([*row, str(part["basis"].iloc[0])])
     head = ["app" if key == "app" else "series", "mean", "peak", "10 %", "90 %", "peak at (UTC)"]
-    head += [f"GPUs at {quantile:g}", "GPU-hours"] if gpus else []
+    head += [f"GPUs needed at {quantile:g}", "planned under swap cap", "GPU-hours planned"] if gpus else []
     table("", [*head, "basis"], rows)
 
 
@@ -303,14 +307,14 @@ def _draw(path: Path, history: Any, result: Any, levels: tuple[float, ...]) -> N
     shown, name = str(result[key].iloc[0]), str(result["unique_id"].iloc[0])
     part = result[result[key] == shown].set_index("ds")
     past = history[history["series_id"].astype(str) == name].set_index("timestamp")["value"].iloc[-14 * 24 :]
-    needed = "gpus" in part
+    needed = "gpus_needed" in part
     demand_png(
         past,
         part[list(levels)],
         path,
         f"{shown}: demand an hour and its forecast",
-        part["gpus"] if needed else None,
-        part["gpus_ramped"] if needed else None,
+        part["gpus_needed"] if needed else None,
+        part["gpus_planned"] if needed else None,
     )
 
 

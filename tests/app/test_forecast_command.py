@@ -47,7 +47,7 @@ def test_forecast_prints_the_series_and_writes_quantiles_and_picture(traffic, tm
     assert code == 0 and "chat" in text and "site history" in text
     frame = pd.read_csv(out)
     assert len(frame) == 48 and (frame["q0.1"] <= frame["q0.9"]).all()
-    assert (frame["gpus_ramped"].diff().dropna().abs() <= 1).all()
+    assert (frame["gpus_planned"].diff().dropna().abs() <= 1).all()
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -76,13 +76,14 @@ def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, 
     """The curve of GPUs is the one that the pipeline plans with; an app without traffic is forecast from the others."""
     out = tmp_path / "f.csv"
     assert called("forecast", traffic, "--cluster", cluster, "-o", out) == 0
-    assert "new" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "new" in text and "GPUs needed at 0.9" in text and "planned under swap cap" in text
     frame = pd.read_csv(out)
     assert frame.groupby("app").size().to_dict() == {"a": 24, "b": 24, "new": 24}
     a, b = frame[frame["app"] == "a"], frame[frame["app"] == "b"]
-    assert (a["gpus"] % 2 == 0).all() and a["gpus"].min() >= 6
-    assert a["gpus_ramped"].tolist() == ramp(a["gpus"].tolist(), 1, 2, patience=PATIENCE)
-    assert b["gpus"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
+    assert (a["gpus_needed"] % 2 == 0).all() and a["gpus_needed"].min() >= 6
+    assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 1, 2, patience=PATIENCE)
+    assert b["gpus_needed"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
     assert frame.loc[frame["app"] == "new", "basis"].str.startswith("calibrated prior").all()
 
 
