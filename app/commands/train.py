@@ -41,7 +41,9 @@ def train(
     if json_:
         print_json({"trained": trained})
         return
-    rows = [[r["estimator"], str(r["version"]), str(r["rows"]), r["decision"], r["reason"]] for r in trained]
+    rows = [
+        [r["estimator"], r["version"] or "–", str(r["rows"]), r["decision"], r["reason"]] for r in trained
+    ]
     table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
 
 

@@ -37,14 +37,22 @@ class BatchInferenceEstimator(Estimator):
     kind: ClassVar[str] = "batch_inference"
     predicts_unfitted: ClassVar[bool] = True
     features: ClassVar[tuple[Feature, ...]] = (
+        # the upper ends are far beyond any job, and keep every answer a finite number
         Feature(
-            "model_params_b", "float", "billion parameters", low=0.001, required=True, doc="the model's size"
+            "model_params_b",
+            "float",
+            "billion parameters",
+            low=0.001,
+            high=1e6,
+            required=True,
+            doc="the model's size",
         ),
         Feature(
             "active_params_b",
             "float",
             "billion parameters",
             low=0.001,
+            high=1e6,
             doc="parameters that a token passes through",
         ),
         Feature(
@@ -54,13 +62,25 @@ class BatchInferenceEstimator(Estimator):
             doc="number format of the weights: bf16, fp16, fp8, int8, int4",
         ),
         Feature("gpu_type", "text", doc="the GPU's name, however it is spelled"),
-        Feature("gpus", "float", "GPUs", low=1, default=1, doc="GPUs that the job gets"),
-        Feature("prompts", "float", "prompts", low=1, required=True, doc="prompts of the job"),
+        Feature("gpus", "float", "GPUs", low=1, high=1e6, default=1, doc="GPUs that the job gets"),
+        Feature("prompts", "float", "prompts", low=1, high=1e15, required=True, doc="prompts of the job"),
         Feature(
-            "input_tokens", "float", "tokens a prompt", low=0, default=512, doc="mean tokens of a prompt"
+            "input_tokens",
+            "float",
+            "tokens a prompt",
+            low=0,
+            high=1e12,
+            default=512,
+            doc="mean tokens of a prompt",
         ),
         Feature(
-            "output_tokens", "float", "tokens a prompt", low=0, default=256, doc="mean tokens of an answer"
+            "output_tokens",
+            "float",
+            "tokens a prompt",
+            low=0,
+            high=1e12,
+            default=256,
+            doc="mean tokens of an answer",
         ),
     )
 

@@ -81,6 +81,10 @@ class Memory:
             return
         more = Memory.empty(len(new))
         more.keys = new
+        if not len(self.keys):
+            # nothing to merge with: a history of millions of keys is not copied
+            self.__dict__.update(more.arrays())
+            return
         order = np.argsort(np.concatenate([self.keys, new]), kind="stable")
         for name, array in self.arrays().items():
             setattr(self, name, np.concatenate([array, getattr(more, name)])[order])

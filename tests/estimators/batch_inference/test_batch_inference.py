@@ -166,6 +166,27 @@ def test_a_duration_that_is_none_is_refused_with_its_row(bad: float) -> None:
         BatchInferenceEstimator().fit(X, pd.Series([bad, 1.0, 2.0]))
 
 
+FEATURES = [f for f in BatchInferenceEstimator.features if f.dtype == "float"]
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_any_size_that_is_allowed_gets_a_finite_answer(end: str) -> None:
+    """Case D2: each feature at the end of its range, then all of them."""
+    ends = {feature.name: getattr(feature, end) for feature in FEATURES}
+    rows = [job(**{name: value}) for name, value in ends.items()] + [job(**ends)]
+    told = BatchInferenceEstimator().predict_quantiles(
+        pd.concat(rows, ignore_index=True), (0.001, 0.5, 0.999)
+    )
+    assert np.isfinite(told).all(axis=None)
+    assert (np.diff(told, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("name", [feature.name for feature in FEATURES])
+def test_a_size_beyond_any_job_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError, match=rf"row 2, {name}"):
+        BatchInferenceEstimator().predict(job(**{name: 1e300}))
+
+
 @pytest.mark.parametrize(
     ("precision", "size"),
     [("bf16", 2.0), ("FP16", 2.0), ("fp8_e4m3", 1.03), ("AWQ", 0.56), ("w4a16", 0.56), ("fp32", 4.0)],
