@@ -35,7 +35,10 @@ class Policy(BaseModel):
         Whether every job must end by the horizon.
     aging
         Priority that a job gains for each day that it has waited, at most ``MOST_AGING`` in all, so that a job never
-        reaches the next class; only the rolling horizon knows how long a job has waited.
+        reaches the next class. This knob and the next are for planning again and again; a single plan leaves them.
+    shortness
+        How much short jobs are preferred: a job of h hours is planned with its priority times h ** -shortness. 0 keeps
+        to the priorities; more shortens waits, and lets short jobs of a lower priority pass long ones of a higher.
     estimators
         Workload kind to the name of the estimator that answers for it, such as a plugin's; where a kind is not
         named, the estimator of its own name answers.
@@ -52,6 +55,7 @@ class Policy(BaseModel):
     demand_quantile: float = Field(default=0.9, gt=0, lt=1)
     finish_inside: bool = False
     aging: float = Field(default=0.05, ge=0, le=100)
+    shortness: float = Field(default=0.0, ge=0, le=4)
     estimators: dict[str, str] = Field(default_factory=dict)
 
     @property

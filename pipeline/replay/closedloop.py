@@ -8,6 +8,7 @@ import numpy as np
 from tidegrid.pipeline.estimates import LEVELS, interpolate
 from tidegrid.pipeline.etas import follow
 from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.precedence import raised
 from tidegrid.pipeline.replay.oracles import Demand, Durations, remaining_hours
 from tidegrid.pipeline.replay.queues import find_block
 from tidegrid.pipeline.replay.world import HOUR, World, at_far_end
@@ -16,7 +17,7 @@ from tidegrid.swaps import ramp
 
 MINUTE = 60.0
 CANDIDATES = 120
-"""Waiting jobs that one plan looks at, the best by priority and length: more would not start in its first step."""
+"""Waiting jobs that one plan looks at, the first by their raised priorities: more would not start in its first step."""
 DRAWS = 100
 """Futures that an expected end at submission is taken from."""
 WIDTH_STEP = 0.03
@@ -73,8 +74,6 @@ class Rolling:
         The planner's knobs.
     rounds
         Rounds of the fast planner's search at each plan.
-    shortness
-        How much a short job is preferred: the planner's priority is priority · hours ** -shortness.
     """
 
     def __init__(
@@ -84,10 +83,9 @@ class Rolling:
         demand: Demand | None,
         policy: Policy,
         rounds: int = 0,
-        shortness: float = 0.2,
     ) -> None:
         self.world, self.durations, self.demand, self.policy = world, durations, demand, policy
-        self.rounds, self.shortness = rounds, shortness
+        self.rounds = rounds
         n, apps = len(world.jobs), len(world.apps)
         self.start = np.full(n, np.inf)
         self.first = np.full(n, -1, np.int64)
@@ -286,7 +284,8 @@ class Rolling:
         chosen: dict[str, int] = {}
         if len(waiting):
             hours = interpolate(self.durations.hours[waiting], policy.job_quantile)
-            weight = world.priority[waiting] * np.maximum(hours, MINUTE / HOUR) ** -self.shortness
+            days = (now - world.submit_s[waiting]) / (24 * HOUR)
+            weight = raised(world.priority[waiting], days, hours, policy)
             best = np.lexsort((waiting, -weight))[:CANDIDATES]
             steps = np.maximum(1, np.ceil(hours[best] / step_h - 1e-9)).astype(int)
             for k, length in zip(best, steps.tolist(), strict=True):

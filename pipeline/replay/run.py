@@ -86,7 +86,6 @@ def replay(
     policy: Policy | None = None,
     *,
     rounds: int = 0,
-    shortness: float = 0.2,
     jobs: int = 1,
     backend: str | None = None,
 ) -> list[Result]:
@@ -102,8 +101,6 @@ def replay(
         The rolling allocator's knobs.
     rounds
         Rounds of the fast planner's search at each plan.
-    shortness
-        How much the rolling allocator prefers short jobs; see :class:`Rolling`.
     jobs
         Processes, as in joblib.
     backend
@@ -118,14 +115,12 @@ def replay(
     # sweep knows this module
     from tidegrid.pipeline.replay.sweep import Task, run_tasks
 
-    options = {"rounds": rounds, "shortness": shortness}
+    options = {"rounds": rounds}
     tasks = [Task("", name, policy, options) for name in policies]
     return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)
 
 
-def run_one(
-    world: World, name: str, policy: Policy | None = None, rounds: int = 0, shortness: float = 0.2
-) -> Result:
+def run_one(world: World, name: str, policy: Policy | None = None, rounds: int = 0) -> Result:
     """Replay a world under one policy."""
     kind, began = POLICIES[name], process_time()
     if isinstance(kind, _Queue):
@@ -134,7 +129,7 @@ def run_one(
         knobs = policy or Policy()
         durations = _durations(world, kind.durations)
         demand = _demand(world, kind.demand, knobs) if world.apps else None
-        outcome = Rolling(world, durations, demand, knobs, rounds, shortness).run()
+        outcome = Rolling(world, durations, demand, knobs, rounds).run()
     return Result(name, outcome, measure(world, outcome), process_time() - began)
 
 

@@ -88,7 +88,6 @@ def hours_ahead(estimators: Mapping[str, Estimator], site: Site, hours: list[Hou
 
 
 def safe_forecast(
-    queue: pd.DataFrame,
     learnt: Learnt,
     site: Site,
     estimators: Mapping[str, Estimator],
@@ -99,14 +98,14 @@ def safe_forecast(
     safe, demand = with_fallbacks(estimators, site.history, site.cluster)
     events = []
     try:
-        out = make_forecast(queue, learnt.running, site.cluster, safe, now, policy)
+        out = make_forecast(learnt.requests, learnt.running, site.cluster, safe, now, policy)
     except TidegridError:
         raise
     except Exception as error:  # the last fallback failed: its prior needs nothing
         said = f"{FALLBACK} failed ({type(error).__name__}: {error}); its prior answers"
         events.append(Event("fallback", FALLBACK, said))
         safe[FALLBACK] = RecurringJobEstimator()
-        out = make_forecast(queue, learnt.running, site.cluster, safe, now, policy)
+        out = make_forecast(learnt.requests, learnt.running, site.cluster, safe, now, policy)
     if demand.problem and site.cluster.apps:
         text = f"realtime failed ({demand.problem}); the same hours a week before answer"
         events.append(Event("fallback", "realtime", text))

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from tidegrid.estimators import Estimator
 from tidegrid.files import write_text
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.champions import preferred
-from tidegrid.pipeline.estimates import LEVELS
+from tidegrid.pipeline.estimates import LEVELS, interpolate
 from tidegrid.pipeline.etas import eta_table
-from tidegrid.pipeline.plan import durations
-from tidegrid.pipeline.policy import MOST_AGING, Policy
+from tidegrid.pipeline.plan import Forecast, durations
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.precedence import raised
 from tidegrid.pipeline.rolling.answers import estimators_for, hours_ahead, safe_forecast, with_record
 from tidegrid.pipeline.rolling.decided import (
     app_moves,
@@ -33,7 +34,7 @@ from tidegrid.pipeline.rolling.realtime import arrived, unmet_hours
 from tidegrid.pipeline.rolling.records import Changes
 from tidegrid.pipeline.rolling.store import Commit, StateStore
 from tidegrid.pipeline.site import ENDINGS, Site
-from tidegrid.scheduler import StalePlanError, explain, require_current, solve
+from tidegrid.scheduler import Problem, StalePlanError, explain, require_current, solve
 
 FILES = ("jobs", "traffic", "requests", "running")
 
@@ -187,8 +188,8 @@ def _tick(
     if "realtime" in estimators:
         estimators["realtime"] = with_record(estimators["realtime"], list(hours.values()), notes)
     step("forecasting durations and demand")
-    queue = aged(learnt, now, how.policy)
-    forecast, flags = safe_forecast(queue, learnt, site, estimators, now, how.policy)
+    forecast, flags = safe_forecast(learnt, site, estimators, now, how.policy)
+    forecast = replace(forecast, problem=in_order(forecast, learnt, now, how.policy))
     events += flags
     step(f"planning {len(forecast.problem.jobs)} jobs")
     plan = solve(forecast.problem, mode=how.mode, time_limit=how.time_limit, seed=how.seed)
@@ -247,14 +248,23 @@ def _tick(
     return commit
 
 
-def aged(learnt: Learnt, now: pd.Timestamp, policy: Policy) -> pd.DataFrame:
-    """Return the queue with priorities that grow with waiting: ``aging`` a day, at most ``MOST_AGING``."""
-    queue = learnt.requests
-    if queue.empty or policy.aging == 0:
-        return queue
-    seen = pd.to_datetime([learnt.watched[str(job)].first_seen for job in queue["job_id"]], utc=True)
-    days = np.maximum(0.0, ((now - seen) / pd.Timedelta(days=1)).to_numpy())
-    return queue.assign(priority=queue["priority"] + np.minimum(MOST_AGING, policy.aging * days))
+def in_order(forecast: Forecast, learnt: Learnt, now: pd.Timestamp, policy: Policy) -> Problem:
+    """Return the problem with the queue's priorities raised by waiting and by shortness."""
+    document = forecast.problem.to_dict()
+    waiting = [job for job in document["jobs"] if job["running"] is None]
+    if not waiting:
+        return forecast.problem
+    seen = pd.to_datetime([learnt.watched[job["id"]].first_seen for job in waiting], utc=True)
+    priority = np.array([float(job["priority"]) for job in waiting])
+    hours = durations(forecast, learnt.running)
+    asked = [job["shapes"][job.get("requested") or 0] for job in waiting]
+    told = [hours[job["id"], shape["pool"], shape["gpus"]] for job, shape in zip(waiting, asked, strict=True)]
+    middle = interpolate(np.array(told), policy.job_quantile)
+    days = ((now - seen) / pd.Timedelta(days=1)).to_numpy()
+    new = raised(priority, days, middle, policy)
+    for k in np.flatnonzero(new != priority):
+        waiting[k]["priority"] = float(new[k])
+    return Problem.from_dict(document)
 
 
 def _sha(text: str) -> str:

@@ -12,7 +12,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import replay
 from tidegrid.pipeline.replay.tuning import read_knobs, tune, with_knobs
 
-KNOBS = {"job_quantile": (0.5, 0.8), "shortness": (0.0, 0.2)}
+KNOBS = {"job_quantile": (0.5, 0.8), "rounds": (0, 3)}
 
 
 def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> None:
@@ -22,7 +22,7 @@ def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> N
     assert found.within
     for row in found.table.to_dict(orient="records"):
         policy = Policy(job_quantile=row["job_quantile"])
-        alone = replay(world, ["rolling_perfect_demand"], policy, shortness=row["shortness"])[0].figures
+        alone = replay(world, ["rolling_perfect_demand"], policy, rounds=int(row["rounds"]))[0].figures
         assert row["value"] == alone["value"]
         assert row["unmet_share"] == pytest.approx(alone["unmet_share"])
         assert row["jct_mean_h"] == alone["jct_h"]["mean"]
@@ -31,7 +31,7 @@ def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> N
     assert best["value_share"].iloc[0] == found.table["value_share"].max()
     assert found.best == {k: best[k].iloc[0] for k in KNOBS}
     assert found.policy.job_quantile == found.best["job_quantile"]
-    assert found.options["shortness"] == found.best["shortness"]
+    assert found.options["rounds"] == found.best["rounds"]
 
 
 def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() -> None:
@@ -39,7 +39,7 @@ def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() ->
     base = Policy(job_quantile=0.5)
     found = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
     first = found.table.iloc[0]
-    assert (first["job_quantile"], first["shortness"]) == (0.5, 0.2)
+    assert (first["job_quantile"], first["rounds"]) == (0.5, 0)
     assert found.table["value_share"].max() >= first["value_share"]
     assert not found.table.duplicated(list(KNOBS)).any()
     again = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
@@ -76,16 +76,16 @@ def test_knobs_that_do_not_exist_or_cannot_be_are_named() -> None:
     ):
         with pytest.raises(InputError, match=next(iter(wrong))):
             with_knobs(wrong)
-    policy, options = with_knobs({"decay": 0.9, "rounds": 3}, options={"shortness": 0.1})
-    assert policy.decay == 0.9
-    assert options == {"shortness": 0.1, "rounds": 3}
+    policy, options = with_knobs({"decay": 0.9, "shortness": 0.1}, options={"rounds": 3})
+    assert policy == Policy(decay=0.9, shortness=0.1)
+    assert options == {"rounds": 3}
 
 
 def test_a_file_of_knobs_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
     path = tmp_path / "knobs.json"
     path.write_text(json.dumps({"decay": 0.9, "shortness": 0.4, "rounds": 2}))
     policy, options = read_knobs(path)
-    assert policy == Policy(decay=0.9) and options == {"shortness": 0.4, "rounds": 2}
+    assert policy == Policy(decay=0.9, shortness=0.4) and options == {"rounds": 2}
     for text, said in (
         ("[]", "is not a JSON object"),
         ('{"magic": 1}', "'magic' is not a knob"),

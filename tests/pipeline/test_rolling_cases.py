@@ -9,13 +9,9 @@ import pandas as pd
 import pytest
 from rolling_site import HOUR, START, Curve, Told, World
 
-from tidegrid.data import request_features
 from tidegrid.estimators.realtime import RealtimeEstimator
-from tidegrid.pipeline.policy import MOST_AGING, Policy
+from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import Settings, StateStore, accuracy, tick
-from tidegrid.pipeline.rolling.learn import learn
-from tidegrid.pipeline.rolling.tick import aged
-from tidegrid.pipeline.site import Site
 
 
 def step(world: World, state: StateStore, policy: Policy, **answers: Any) -> dict[str, Any]:
@@ -123,17 +119,11 @@ def test_waiting_ends_a_starvation_among_equals(tmp_path: Path, aging: float, st
 
 
 def test_waiting_never_lifts_a_job_to_the_next_class(tmp_path: Path) -> None:
-    world = World(tmp_path / "site")
+    world, state = World(tmp_path / "site", gpus=1), StateStore(tmp_path / "state.db")
     world.submit("old", 1, 1, 4)
-    world.submit("odd", 1, 1, 4)
     world.now += pd.Timedelta(days=400)
     world.submit("new", 1, 1, 5)
-    site = Site.read(world.write(), now=world.now)
-    queue = aged(learn({}, site, None), world.now, Policy(aging=1.0))
-    priority = dict(zip(queue["job_id"], queue["priority"], strict=True))
-    assert priority == {"old": 4 + MOST_AGING, "odd": 4 + MOST_AGING, "new": 5}
-    assert aged(learn({}, site, None), world.now, Policy(aging=0))["priority"].tolist() == [4, 4, 5]
-    assert request_features(site.requests)["job_id"].tolist() == ["old", "odd", "new"]
+    assert [start["job"] for start in step(world, state, Policy(aging=1.0))["start"]] == ["new"]
 
 
 def test_an_overrun_moves_the_others_and_is_never_done_in_the_past(tmp_path: Path) -> None:
