@@ -1,6 +1,7 @@
 """What every test shares: hypothesis profiles, and the folder of public data where it is there."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 threadpool_limits(limits=1)  # a plugin of pytest may have loaded numpy before
 
 ROOT = Path(__file__).parents[1]
+
+# Tests are imported by path; this lets them say `from command_line import call`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 settings.register_profile(
     "default", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

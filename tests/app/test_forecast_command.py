@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import call
 
-from tidegrid.app.cli import app
-from tidegrid.app.common import run
 from tidegrid.estimators.realtime.capacity import PATIENCE, ramp
 
 
@@ -21,15 +20,10 @@ def traffic(tmp_path):
     return path
 
 
-def called(*arguments):
-    with pytest.raises(SystemExit) as leaving:
-        run(app, [str(a) for a in arguments])
-    return leaving.value.code
-
-
 def test_forecast_prints_the_series_and_writes_quantiles_and_picture(traffic, tmp_path, capsys):
     out, picture = tmp_path / "f.csv", tmp_path / "f.png"
-    code = called(
+    code, text, _ = call(
+        capsys,
         "forecast",
         traffic,
         "--hours",
@@ -43,7 +37,6 @@ def test_forecast_prints_the_series_and_writes_quantiles_and_picture(traffic, tm
         "--picture",
         picture,
     )
-    text = capsys.readouterr().out
     assert code == 0 and "chat" in text and "site history" in text
     frame = pd.read_csv(out)
     assert len(frame) == 48 and (frame["q0.1"] <= frame["q0.9"]).all()
@@ -52,9 +45,9 @@ def test_forecast_prints_the_series_and_writes_quantiles_and_picture(traffic, tm
 
 
 def test_forecast_json_is_one_object(traffic, capsys):
-    assert called("forecast", traffic, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["forecast"]) == 24 and found["series"][0]["unique_id"] == "chat"
+    code, text, _ = call(capsys, "forecast", traffic, "--json")
+    found = json.loads(text)
+    assert code == 0 and len(found["forecast"]) == 24 and found["series"][0]["unique_id"] == "chat"
 
 
 @pytest.fixture
@@ -75,9 +68,8 @@ def cluster(tmp_path):
 def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, tmp_path, capsys):
     """The curve of GPUs is the one that the pipeline plans with; an app without traffic is forecast from the others."""
     out = tmp_path / "f.csv"
-    assert called("forecast", traffic, "--cluster", cluster, "-o", out) == 0
-    text = capsys.readouterr().out
-    assert "new" in text and "GPUs needed at 0.9" in text and "planned under swap cap" in text
+    code, text, _ = call(capsys, "forecast", traffic, "--cluster", cluster, "-o", out)
+    assert code == 0 and "new" in text and "GPUs needed at 0.9" in text and "planned under swap cap" in text
     frame = pd.read_csv(out)
     assert frame.groupby("app").size().to_dict() == {"a": 24, "b": 24, "new": 24}
     a, b = frame[frame["app"] == "a"], frame[frame["app"] == "b"]
@@ -88,37 +80,33 @@ def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, 
 
 
 def test_a_cluster_and_capacity_options_together_are_refused(traffic, cluster, capsys):
-    assert called("forecast", traffic, "--cluster", cluster, "--swap-cap", 2) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "--cluster" in err
+    code, _, err = call(capsys, "forecast", traffic, "--cluster", cluster, "--swap-cap", 2)
+    assert code == 2 and err.count("\n") == 1 and "--cluster" in err
 
 
 def test_an_app_without_declared_throughput_is_named_with_its_file(traffic, cluster, capsys):
     told = json.loads(cluster.read_text())
     told["apps"][1]["capacity"] = {}
     cluster.write_text(json.dumps(told))
-    assert called("forecast", traffic, "--cluster", cluster) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "cluster.json" in err and "'b'" in err
+    code, _, err = call(capsys, "forecast", traffic, "--cluster", cluster)
+    assert code == 2 and err.count("\n") == 1 and "cluster.json" in err and "'b'" in err
 
 
 def test_backtest_prints_its_measures(traffic, capsys):
-    assert called("forecast", "backtest", traffic, "--last-days", 2) == 0
-    text = capsys.readouterr().out
-    assert "MASE" in text and "chat" in text and "mean" in text
+    code, text, _ = call(capsys, "forecast", "backtest", traffic, "--last-days", 2)
+    assert code == 0 and "MASE" in text and "chat" in text and "mean" in text
 
 
 def test_an_unknown_series_is_one_line_and_code_2(traffic, capsys):
-    assert called("forecast", traffic, "--series", "nope") == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "there is no series 'nope'" in err
+    code, _, err = call(capsys, "forecast", traffic, "--series", "nope")
+    assert code == 2 and err.count("\n") == 1 and "there is no series 'nope'" in err
 
 
 @pytest.mark.parametrize("arguments", [["-o"], ["--picture"], ["backtest", "-o"]])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, arguments):
     """The traffic is not there: what is to be written is looked at first."""
     command, option = arguments[:-1], arguments[-1]
-    assert called("forecast", *command, tmp_path / "t.csv", option, tmp_path / "absent" / "x") == 2
-    assert "x: cannot be written (no such folder)" in capsys.readouterr().err
-    assert called("forecast", *command, tmp_path / "t.csv", option, tmp_path) == 2
-    assert "is a folder; name a file in it" in capsys.readouterr().err
+    code, _, err = call(capsys, "forecast", *command, tmp_path / "t.csv", option, tmp_path / "absent" / "x")
+    assert code == 2 and "x: cannot be written (no such folder)" in err
+    code, _, err = call(capsys, "forecast", *command, tmp_path / "t.csv", option, tmp_path)
+    assert code == 2 and "is a folder; name a file in it" in err

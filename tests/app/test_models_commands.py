@@ -4,22 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import call
 
-from tidegrid.app.cli import app
-from tidegrid.app.common import run
 from tidegrid.data.synth import synthesise
 from tidegrid.models import Bundle, ModelStore
 
 AT = "2026-03-02T00:00:00Z"
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Run the command line in this process: exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as left:
-        run(app, list(argv))
-    out, err = capsys.readouterr()
-    code = left.value.code
-    return (code if isinstance(code, int) else 1 if code else 0), out, err
 
 
 @pytest.fixture

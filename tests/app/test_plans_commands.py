@@ -1,14 +1,13 @@
 """``solve``, ``check``, ``compare``, ``explain``, ``bench`` as a user meets them: output and exit codes."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from command_line import call
 
-from tidegrid.app.commands import plans
-from tidegrid.app.common import run
 from tidegrid.scheduler import Plan, Problem, is_legal
 from tidegrid.scheduler.scenarios import scenario
 
@@ -16,16 +15,7 @@ from tidegrid.scheduler.scenarios import scenario
 @pytest.fixture
 def tidegrid(capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command; return exit code, standard output and standard error."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    plans.register(app)
-
-    def call(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            run(app, [str(part) for part in argv])
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
+    return partial(call, capsys)
 
 
 @pytest.fixture

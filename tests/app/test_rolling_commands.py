@@ -6,26 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import typer
+from command_line import call
 
-from tidegrid.app.commands import rolling
-from tidegrid.app.common import run
 from tidegrid.data.synth import synthesise
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.train import train
 
 NOW = "2026-04-14T06:00:00Z"
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Run the commands in this process: exit code, standard output, standard error."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    rolling.register(app)
-    with pytest.raises(SystemExit) as left:
-        run(app, list(argv))
-    out, err = capsys.readouterr()
-    code = left.value.code
-    return (code if isinstance(code, int) else 1 if code else 0), out, err
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command_line import call
 
 from tidegrid.app.cli import app
-from tidegrid.app.common import run
 from tidegrid.data.synth import synthesise
 
 
@@ -23,15 +23,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(made: Path, tmp_path: Path) -> Path:
     """A copy that a test may spoil."""
     return Path(shutil.copytree(made, tmp_path / "site"))
-
-
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Run the command line in this process: exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as left:
-        run(app, list(argv))
-    out, err = capsys.readouterr()
-    code = left.value.code
-    return (code if isinstance(code, int) else 1 if code else 0), out, err
 
 
 def test_plan_writes_its_files_and_compares_with_fifo(

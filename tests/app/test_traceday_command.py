@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from tidegrid.app.cli import app
-from tidegrid.app.common import run
+from command_line import call
 
 
 @pytest.fixture
@@ -16,13 +14,6 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def call(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as left:
-        run(app, ["history", "day", *map(str, argv)])
-    code = left.value.code
-    return (code if isinstance(code, int) else 0), capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["cluster.json", "requests.csv", "traffic.parquet"])
 def test_a_site_that_is_there_is_left_as_it_is(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
@@ -30,7 +21,7 @@ def test_a_site_that_is_there_is_left_as_it_is(
     out = tmp_path / "mine"
     out.mkdir()
     (out / name).write_text("mine")
-    code, err = call(capsys, trace, "2026-03-03", "--out", out)
+    code, _, err = call(capsys, "history", "day", trace, "2026-03-03", "--out", out)
     assert code == 2 and err.count("\n") == 1
     assert f"{out / name}: is there already" in err and "another folder" in err and "--force" in err
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
@@ -40,9 +31,9 @@ def test_a_site_is_replaced_with_force(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "day"
-    assert call(capsys, trace, "2026-03-03", "--out", out)[0] == 0
+    assert call(capsys, "history", "day", trace, "2026-03-03", "--out", out)[0] == 0
     first = (out / "requests.csv").read_bytes()
-    assert call(capsys, trace, "2026-03-02", "--out", out)[0] == 2
+    assert call(capsys, "history", "day", trace, "2026-03-02", "--out", out)[0] == 2
     assert (out / "requests.csv").read_bytes() == first
-    assert call(capsys, trace, "2026-03-02", "--out", out, "--force")[0] == 0
+    assert call(capsys, "history", "day", trace, "2026-03-02", "--out", out, "--force")[0] == 0
     assert (out / "requests.csv").read_bytes() != first

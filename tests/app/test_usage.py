@@ -1,9 +1,7 @@
 """Wrong usage of the command line: one line on standard error, exit code 2, and no box."""
 
 import pytest
-
-from tidegrid.app.cli import app
-from tidegrid.app.common import run
+from command_line import call
 
 
 @pytest.mark.parametrize(
@@ -26,10 +24,8 @@ from tidegrid.app.common import run
     ],
 )
 def test_wrong_usage_is_one_line(argv: str, said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        run(app, argv.split())
-    out, err = capsys.readouterr()
-    assert (left.value.code, out) == (2, "")
+    code, out, err = call(capsys, *argv.split())
+    assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.endswith("\n") and err.count("\n") == 1
     assert not set(err) & set("╭│╰")
     for part in said:
@@ -38,10 +34,8 @@ def test_wrong_usage_is_one_line(argv: str, said: list[str], capsys: pytest.Capt
 
 @pytest.mark.parametrize(("argv", "code"), [("--help", 0), ("plan --help", 0), ("history", 2)])
 def test_help_is_printed_in_full(argv: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        run(app, argv.split())
-    out, err = capsys.readouterr()
-    assert left.value.code == code and "Usage: " in out and "--help" in out and err == ""
+    left, out, err = call(capsys, *argv.split())
+    assert left == code and "Usage: " in out and "--help" in out and err == ""
 
 
 def test_an_interrupt_is_one_line(
@@ -51,7 +45,5 @@ def test_an_interrupt_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tidegrid.scheduler.Problem.read", interrupted)
-    with pytest.raises(SystemExit) as left:
-        run(app, ["solve", "problem.json"])
-    assert left.value.code == 130
-    assert capsys.readouterr().err == "tidegrid: interrupted; nothing was left half-written\n"
+    code, _, err = call(capsys, "solve", "problem.json")
+    assert (code, err) == (130, "tidegrid: interrupted; nothing was left half-written\n")

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import typer
+from command_line import call
 from replay_world import busy, of_jobs
 
-from tidegrid.app.commands import replay as command
-from tidegrid.app.common import run
 from tidegrid.app.replay_grid import FREE, owners
 from tidegrid.app.replay_report import write_replay_report
 from tidegrid.pipeline.replay import Result, World, replay, world_from_traces
@@ -107,16 +105,6 @@ def test_the_grid_holds_every_gpu_hour_once(played: tuple[World, list[Result]], 
     assert shown[len(world.jobs) :] == pytest.approx(outcome.held.sum(axis=1), abs=0.05)
 
 
-def call(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    command.register(app)
-    with pytest.raises(SystemExit) as left:
-        run(app, list(argv))
-    out, err = capsys.readouterr()
-    code = left.value.code
-    return (code if isinstance(code, int) else 1 if code else 0), out, err
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("traces")
@@ -138,11 +126,11 @@ def test_the_command_plays_prints_and_writes_the_report(
     jobs, traffic = files
     report = tmp_path / "replay.html"
     two = ("--gpus", "16", "--policy", "fifo", "--policy", "rolling_perfect")
-    code, text, _ = call(capsys, jobs, "--traffic", traffic, *two, "--report", str(report))
+    code, text, _ = call(capsys, "replay", jobs, "--traffic", traffic, *two, "--report", str(report))
     assert code == 0 and "rolling_perfect" in text and "of the limit" in text
     page = report.read_text()
     assert "Replay of jobs.csv" in page and "traffic.csv: chat." in page
-    code, text, _ = call(capsys, jobs, "--traffic", traffic, *two, "--skip-days", "1", "--json")
+    code, text, _ = call(capsys, "replay", jobs, "--traffic", traffic, *two, "--skip-days", "1", "--json")
     found = json.loads(text)["policies"]
     assert code == 0 and list(found) == ["fifo", "rolling_perfect"]
     for key in ("eta", "eta_submit"):
@@ -153,9 +141,9 @@ def test_the_command_plays_prints_and_writes_the_report(
 
 def test_jobs_that_cannot_run_are_counted(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--gpus", "2", "--node-size", "2", "--policy", "fifo")
-    code, text, _ = call(capsys, files[0], *few)
+    code, text, _ = call(capsys, "replay", files[0], *few)
     assert code == 0 and "jobs of the trace were left out" in text
-    code, text, _ = call(capsys, files[0], *few, "--json")
+    code, text, _ = call(capsys, "replay", files[0], *few, "--json")
     found = json.loads(text)
     assert found["left_out"] + found["policies"]["fifo"]["jobs"] == 80
 
@@ -167,15 +155,15 @@ def test_the_command_searches_knobs(
     out = tmp_path / "knobs.json"
     tune = ("--gpus", "16", "--days", "0.7", "--tune", "--policy", "rolling_perfect_demand")
     tries = ("--try", "job_quantile=0.5,0.8", "--try", "shortness=0,0.2")
-    code, text, _ = call(capsys, jobs, "--traffic", traffic, *tune, *tries, "--out", str(out))
+    code, text, _ = call(capsys, "replay", jobs, "--traffic", traffic, *tune, *tries, "--out", str(out))
     assert code == 0 and "best: --set job_quantile=" in text
     knobs = json.loads(out.read_text())
     assert knobs["job_quantile"] in (0.5, 0.8) and knobs["shortness"] in (0, 0.2)
     again = ("--traffic", traffic, *tune[:4], "--policy", "rolling_perfect_demand", "--json")
     best = text.partition("best: ")[2].splitlines()[0].split()
-    code, with_file, _ = call(capsys, jobs, *again, "--knobs", str(out))
+    code, with_file, _ = call(capsys, "replay", jobs, *again, "--knobs", str(out))
     assert code == 0
-    assert with_file == call(capsys, jobs, *again, *best)[1]
+    assert with_file == call(capsys, "replay", jobs, *again, *best)[1]
     code, text, _ = call(
         capsys, jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
     )
@@ -208,7 +196,7 @@ def test_the_command_searches_knobs(
 def test_a_wrong_option_is_named_in_one_line(
     files: tuple[str, str], argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = call(capsys, files[0], "--gpus", "16", *argv)
+    code, _, err = call(capsys, "replay", files[0], "--gpus", "16", *argv)
     assert code == 2
     assert named in err and err.count("\n") == 1 and "Traceback" not in err
 
