@@ -165,7 +165,7 @@ def test_the_command_searches_knobs(
     assert code == 0
     assert with_file == call(capsys, "replay", jobs, *again, *best)[1]
     code, text, _ = call(
-        capsys, jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
+        capsys, "replay", jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
     )
     assert code == 0
 
