@@ -9,6 +9,7 @@ import typer
 
 from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say, table
 from tidegrid.errors import InputError
+from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
     from tidegrid.pipeline.policy import Policy
@@ -103,6 +104,7 @@ def replay(
     if day is not None and report is None:
         raise InputError("only the report shows a day", field="--grid-day", fix="add --report")
     check_policies(policies or [])
+    zone_of(timezone)  # times that carry their zone never ask for this one
     plans = [name for name in policies or ["rolling"] if name.startswith("rolling")]
     if not plans and (sets or knobs or tune):
         raise InputError(

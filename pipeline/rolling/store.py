@@ -163,7 +163,8 @@ class StateStore:
         InputError
             There is none.
         """
-        if "://" not in str(where) and not Path(where).is_file():
+        # an empty file is a database to SQLite, which would make tables in it
+        if "://" not in str(where) and not (Path(where).is_file() and Path(where).stat().st_size):
             raise InputError(
                 "there is no state", file=where, fix="tick first: tidegrid tick SITE --state FILE"
             )

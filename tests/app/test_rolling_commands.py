@@ -87,12 +87,14 @@ def test_a_tick_prints_all_times_in_the_sites_zone_and_writes_them_in_utc(
         (["tick", "SITE", "--state", "STATE", "--now", "2026-04-14T06:00:00"], "zone"),
         (["tick", "SITE", "--state", "nosuch://db", "--now", NOW], "cannot be opened"),
         (["rolling", "show", "--state", "STATE"], "there is no state"),
+        (["rolling", "history", "--state", "EMPTY"], "there is no state"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
 ) -> None:
-    places = {"SITE": str(site), "STATE": str(tmp_path / "state.db")}
+    places = {"SITE": str(site), "STATE": str(tmp_path / "state.db"), "EMPTY": str(tmp_path / "empty.db")}
+    (tmp_path / "empty.db").touch()
     code, out, error = call(capsys, *[places.get(word, word) for word in argv])
     assert code == 2 and out == "" and said in error and error.count("\n") == 1
-    assert not (site / "commit.json").exists()
+    assert not (site / "commit.json").exists() and (tmp_path / "empty.db").read_bytes() == b""

@@ -190,6 +190,7 @@ def test_the_command_searches_knobs(
         (["--backend", "nowhere"], "nowhere"),
         (["--backend", "loky", "--scheduler", "tcp://127.0.0.1:1"], "--backend"),
         (["--skip-days", "400"], "skip_days"),
+        (["--timezone", "Berlin"], "Europe/Berlin"),
         (["--policy", "magic"], "magic"),
     ],
 )
