@@ -218,6 +218,8 @@ def print_planned(
     result: SitePlan, files: Mapping[str, Path], say: Callable[[str], None], table: Callable[..., None]
 ) -> None:
     """Print the comparison, what is short or idle, and where the files are."""
+    from rich.markup import escape
+
     problem = result.planned.forecast.problem
     if result.site.cluster.synthetic:
         say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
@@ -230,11 +232,11 @@ def print_planned(
     )
     table("", COLUMNS, figures(result.plans))
     for note in result.notes:
-        say(f"[dim]{note}[/dim]")
+        say(f"[dim]{escape(note)}[/dim]")
     for job, reason in result.refused:
-        say(f"refused: {job}: {reason}")
+        say(escape(f"refused: {job}: {reason}"))
     for risk in result.planned.plan.extra["risks"][:5]:
-        say(f"coverage risk: {risk['text']}")
+        say(escape(f"coverage risk: {risk['text']}"))
     if result.waiting:
         waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"
         say(f"{waits} past this horizon; the report says why")

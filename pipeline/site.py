@@ -98,7 +98,9 @@ class Site:
         queue = read_requests(requests, timezone=timezone) if requests else _empty(REQUESTS)
         busy = read_running(running, timezone=timezone) if running else _empty(RUNNING)
         check_running(cluster, busy, file=running)
-        moment = as_instant(now) if now is not None else last_instant(history, queue, busy, running)
+        moment = (
+            as_instant(now, field="now") if now is not None else last_instant(history, queue, busy, running)
+        )
         return cls(root, cluster, history.as_of(moment), queue, busy, moment)
 
     @staticmethod

@@ -194,6 +194,8 @@ def _open(state: str) -> "StateStore":
 def _print_commit(document: dict[str, Any]) -> None:
     if document["synthetic"]:
         say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
+    from rich.markup import escape
+
     zone = document.get("timezone", "UTC")
     say(
         f"tick {document['tick']} at {_local(document['now'], zone)} (times in {zone}): "
@@ -201,7 +203,11 @@ def _print_commit(document: dict[str, Any]) -> None:
         f"{document['running']} run, {len(document['waiting'])} wait"
     )
     rows = [
-        [s["job"], f"{s['pool']} {_block(s)}", *(_local(s["end"][level], zone) for level in ("q0.5", "q0.9"))]
+        [
+            escape(s["job"]),
+            f"{s['pool']} {_block(s)}",
+            *(_local(s["end"][level], zone) for level in ("q0.5", "q0.9")),
+        ]
         for s in document["start"]
     ]
     if rows:
@@ -210,11 +216,11 @@ def _print_commit(document: dict[str, Any]) -> None:
         change = "".join(f", {word} {_indices(move[word])}" for word in ("enter", "leave") if move[word])
         say(f"{move['app']}: {count(len(move['gpus']), 'GPU')} of {move['pool']}{change}")
     for event in document["events"]:
-        say(f"{event['kind']}: {_local(event['text'], zone)}")
+        say(escape(f"{event['kind']}: {_local(event['text'], zone)}"))
     for one in document["refused"]:
-        say(f"refused: {one['job']}: {one['reason']}")
+        say(escape(f"refused: {one['job']}: {one['reason']}"))
     for risk in document["risks"][:5]:
-        say(f"coverage risk: {risk}")
+        say(escape(f"coverage risk: {risk}"))
     for note in document["notes"]:
         say(f"[dim]{note}[/dim]")
 

@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from command_line import call
 
+from tidegrid.app.commands import rolling
 from tidegrid.data.synth import synthesise
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.train import train
@@ -79,11 +81,27 @@ def test_a_tick_prints_all_times_in_the_sites_zone_and_writes_them_in_utc(
     assert "ends at Mon 2026-04-13 14:00;" in text
 
 
+def test_brackets_in_a_name_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    start = {"job": "sweep[a]", "pool": "p", "first_gpu": 0, "gpus": 1, "end": {"q0.5": "", "q0.9": ""}}
+    document: dict[str, Any] = {
+        "synthetic": False,
+        "tick": 1,
+        "now": "2026-04-14T06:00:00+00:00",
+        "running": 0,
+    }
+    document |= {"start": [start], "waiting": [], "apps": [], "risks": ["app[b] is short"], "notes": []}
+    document["events"] = [{"kind": "lost", "text": "sweep[c] is lost"}]
+    document["refused"] = [{"job": "sweep[d]", "reason": "[bold] is no GPU"}]
+    rolling._print_commit(document)
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("sweep[a]", "app[b]", "sweep[c]", "sweep[d]: [bold] is no GPU"))
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["tick", "nowhere", "--state", "STATE", "--now", NOW], "is not a folder"),
-        (["tick", "SITE", "--state", "STATE", "--now", "yesterday"], "now"),
+        (["tick", "SITE", "--state", "STATE", "--now", "yesterday"], "now: "),
         (["tick", "SITE", "--state", "STATE", "--now", "2026-04-14T06:00:00"], "zone"),
         (["tick", "SITE", "--state", "nosuch://db", "--now", NOW], "cannot be opened"),
         (["rolling", "show", "--state", "STATE"], "there is no state"),
