@@ -25,9 +25,16 @@ SeedOption = Annotated[
 ]
 
 
-def say(text: str = "") -> None:
-    """Print a line with rich's markup to standard output."""
-    console().print(text)
+def say(text: str = "", *, lead: str = "", style: str = "") -> None:
+    """Print a line to standard output as it stands, brackets included: ``lead`` in bold, the rest in ``style``."""
+    from rich.text import Text
+
+    console().print(Text.assemble((lead, "bold"), (text, style)))
+
+
+def say_synthetic() -> None:
+    """Say that what follows rests on made-up data."""
+    say(": this cluster and its history are made up.", lead="Synthetic data")
 
 
 def console(stderr: bool = False) -> Any:
@@ -40,15 +47,18 @@ def console(stderr: bool = False) -> Any:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], *, left: int = 1) -> None:
-    """Print a table; the first ``left`` columns are text, the others are aligned to the right."""
+    """Print a table of cells as they stand; the first ``left`` columns are text, the others aligned to the right."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    out = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    out = Table(
+        title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for i, column in enumerate(columns):
-        out.add_column(column, justify="left" if i < left else "right")
+        out.add_column(Text(column), justify="left" if i < left else "right")
     for row in rows:
-        out.add_row(*row)
+        out.add_row(*(Text(cell) for cell in row))
     console().print(out)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tidegrid.app.common import say, say_synthetic, table
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.champions import preferred
@@ -214,15 +215,11 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
     return files
 
 
-def print_planned(
-    result: SitePlan, files: Mapping[str, Path], say: Callable[[str], None], table: Callable[..., None]
-) -> None:
+def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
     """Print the comparison, what is short or idle, and where the files are."""
-    from rich.markup import escape
-
     problem = result.planned.forecast.problem
     if result.site.cluster.synthetic:
-        say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
+        say_synthetic()
     gpus = sum(pool.gpus for pool in problem.pools)
     waiting, running = len(result.site.requests), len(result.site.running)
     say(
@@ -232,11 +229,11 @@ def print_planned(
     )
     table("", COLUMNS, figures(result.plans))
     for note in result.notes:
-        say(f"[dim]{escape(note)}[/dim]")
+        say(note, style="dim")
     for job, reason in result.refused:
-        say(escape(f"refused: {job}: {reason}"))
+        say(f"refused: {job}: {reason}")
     for risk in result.planned.plan.extra["risks"][:5]:
-        say(escape(f"coverage risk: {risk['text']}"))
+        say(f"coverage risk: {risk['text']}")
     if result.waiting:
         waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"
         say(f"{waits} past this horizon; the report says why")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say
 
 
 def register(app: typer.Typer) -> None:
@@ -44,5 +44,5 @@ def demo(
     if json_:
         print_json(result.summary() | {"files": {name: str(path) for name, path in files.items()}})
     else:
-        print_planned(result, files, say, table)
+        print_planned(result, files)
         say(f"\nThe sample cluster's files, to copy for your own: {out / 'site'}")

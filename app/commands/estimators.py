@@ -5,7 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegrid.app.common import BAD_INPUT, DONE, REFUSED, JsonFlag, print_json, progress, say, table
+from tidegrid.app.common import (
+    BAD_INPUT,
+    DONE,
+    REFUSED,
+    JsonFlag,
+    print_json,
+    progress,
+    say,
+    say_synthetic,
+    table,
+)
 
 estimators = typer.Typer(
     name="estimators",
@@ -77,7 +87,10 @@ def check(
         print_json({"estimator": name, "kept": not broken, "promises": said})
     else:
         for outcome in outcomes:
-            say(f"{'kept  ' if outcome.kept else '[bold]BROKEN[/bold]'}  {outcome.promise}")
+            say(
+                f"{'kept    ' if outcome.kept else '  '}{outcome.promise}",
+                lead="" if outcome.kept else "BROKEN",
+            )
             if not outcome.kept:
                 say(f"          {outcome.detail}")
         say(f"{name}: {len(outcomes) - len(broken)} of {len(outcomes)} promises kept")
@@ -140,7 +153,7 @@ def evaluate(
 
 def _print(frame: Any, synthetic: bool) -> None:
     if synthetic:
-        say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
+        say_synthetic()
     names = [name for name in frame.columns if name in ("estimator", "user", "size", "basis")]
     heads = {
         "rows": "rows", "median_error_log10": "median error, log10", "median_error_by_user": "by user",

@@ -175,10 +175,8 @@ def check(
     if json_:
         print_json({"files": checked, "notes": notes, "problems": problems})
     else:
-        from rich.markup import escape
-
         if checked:
-            table("", ["file", "holds"], [[escape(c["file"]), escape(c["summary"])] for c in checked], left=2)
+            table("", ["file", "holds"], [[c["file"], c["summary"]] for c in checked], left=2)
         for note in notes:
             typer.echo(note)
         if not problems:

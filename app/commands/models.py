@@ -62,7 +62,7 @@ def show(store: Store, name: Name, ref: Ref = "champion", json_: JsonFlag = Fals
     if json_:
         print_json({**_record(version), "manifest": dict(version.manifest), "log": log})
         return
-    say(f"[bold]{version.name} {version.id}[/bold]  {', '.join(version.aliases) or 'no alias'}")
+    say(f"  {', '.join(version.aliases) or 'no alias'}", lead=f"{version.name} {version.id}")
     if version.problem:
         say(version.problem)
     for key in ("created", "window", "rows", "history_sha256", "parent", "code", "distribution"):

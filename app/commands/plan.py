@@ -14,8 +14,6 @@ from tidegrid.app.common import (
     check_time_limit,
     print_json,
     progress,
-    say,
-    table,
 )
 
 EXAMPLES = """
@@ -78,5 +76,5 @@ def plan(
     if json_:
         print_json(result.summary() | {"files": {name: str(path) for name, path in files.items()}})
     else:
-        print_planned(result, files, say, table)
+        print_planned(result, files)
     raise typer.Exit(REFUSED if result.refused else DONE)

@@ -49,13 +49,6 @@ def register(app: typer.Typer) -> None:
     app.command("bench", epilog="Example: `tidegrid bench training_heavy --report bench.html`")(bench)
 
 
-def _plain(text: str) -> str:
-    """Text as it stands: an id with brackets is no markup."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def solve(
     problem_file: ProblemFile,
     mode: Annotated[
@@ -96,16 +89,16 @@ def solve(
         table("", _COLUMNS[:-2], [_figures(plan.mode, plan)])
         _print_solver(plan)
         for risk in plan.extra["risks"][:5]:
-            say(f"coverage risk: {_plain(risk['text'])}")
+            say(f"coverage risk: {risk['text']}")
         waiting = [item for item in told if item["state"] == "not in this horizon"]
         if waiting:
             jobs = count(len(waiting), "job has", "jobs have")
             say(f"{jobs} no start in this horizon; tidegrid explain says why")
         for item in told:
             if item["state"] == "refused":
-                say(_plain(f"{item['job']}: {item['reason']}"))
+                say(f"{item['job']}: {item['reason']}")
         if out is not None:
-            say(_plain(f"plan: {out}"))
+            say(f"plan: {out}")
     raise typer.Exit(REFUSED if any(item["state"] == "refused" for item in told) else DONE)
 
 
@@ -136,7 +129,7 @@ def _print_solver(plan: "Plan") -> None:
     else:
         say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):
-        say(_plain(f"what went wrong: {solver['trouble']}"))
+        say(f"what went wrong: {solver['trouble']}")
     if solver.get("gain"):
         say(f"{solver['gain']:+.1f} over the fast plan")
 
@@ -154,7 +147,7 @@ def check(problem_file: ProblemFile, plan_file: PlanFile, json_: JsonFlag = Fals
     else:
         say("legal" if not violations else f"not legal: {count(len(violations), 'violation')}")
         for line in violations[:20]:
-            say(_plain(f"  {line}"))
+            say(f"  {line}")
         if len(violations) > 20:
             say(f"  … and {len(violations) - 20} more; --json lists all")
         table("", _COLUMNS[:-2], [_figures(plan.mode, plan.with_metrics(figures))])
@@ -198,13 +191,13 @@ def explain(
     clock = Clock(problem, timezone)
     for item in told:
         when = "" if item["start"] is None else f", {clock.steps(item['start'], item['end'])}"
-        reason = _plain(item["reason"].removeprefix("refused: "))
-        say(f"[bold]{_plain(item['job'])}[/bold] ({item['state']}{when}): {reason}")
+        reason = item["reason"].removeprefix("refused: ")
+        say(f" ({item['state']}{when}): {reason}", lead=item["job"])
         for blocker in item["blockers"]:
-            say(_plain(f"  would start sooner without: {blocker['text']}"))
+            say(f"  would start sooner without: {blocker['text']}")
     for name, label in (("risks", "coverage risk"), ("idle_windows", "idle"), ("surplus", "idle")):
         for item in extra.get(name, []):
-            say(_plain(f"{label}: {item['text']}"))
+            say(f"{label}: {item['text']}")
 
 
 _COLUMNS = [
@@ -215,7 +208,7 @@ _COLUMNS = [
 def _figures(mode: str, plan: "Plan") -> list[str]:
     m = plan.metrics
     return [
-        _plain(mode), f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", f"{m['objective']:.1f}",
+        mode, f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", f"{m['objective']:.1f}",
         f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
     ]  # fmt: skip
 
@@ -272,9 +265,9 @@ def compare(
         if "full" in comparison.plans and "fast" in comparison.plans:
             say(_full_line(comparison))
         for name, reason in refused.items():
-            say(_plain(f"{name}: refused: {reason}"))
+            say(f"{name}: refused: {reason}")
         if report is not None:
-            say(_plain(f"report: {report}"))
+            say(f"report: {report}")
     raise typer.Exit(REFUSED if refused else DONE)
 
 
@@ -338,7 +331,7 @@ def bench(
     if mean is not None:
         say(f"fast against fifo, mean value over the contended scenarios: {100 * mean:+.1f} %")
     if report is not None:
-        say(_plain(f"report: {report}"))
+        say(f"report: {report}")
 
 
 def _write_report(comparisons: "list[Comparison]", title: str, path: Path) -> None:

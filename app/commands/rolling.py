@@ -19,6 +19,7 @@ from tidegrid.app.common import (
     print_json,
     progress,
     say,
+    say_synthetic,
     table,
 )
 from tidegrid.zones import zone_of
@@ -193,9 +194,7 @@ def _open(state: str) -> "StateStore":
 
 def _print_commit(document: dict[str, Any]) -> None:
     if document["synthetic"]:
-        say("[bold]Synthetic data[/bold]: this cluster and its history are made up.")
-    from rich.markup import escape
-
+        say_synthetic()
     zone = document.get("timezone", "UTC")
     say(
         f"tick {document['tick']} at {_local(document['now'], zone)} (times in {zone}): "
@@ -204,7 +203,7 @@ def _print_commit(document: dict[str, Any]) -> None:
     )
     rows = [
         [
-            escape(s["job"]),
+            s["job"],
             f"{s['pool']} {_block(s)}",
             *(_local(s["end"][level], zone) for level in ("q0.5", "q0.9")),
         ]
@@ -216,13 +215,13 @@ def _print_commit(document: dict[str, Any]) -> None:
         change = "".join(f", {word} {_indices(move[word])}" for word in ("enter", "leave") if move[word])
         say(f"{move['app']}: {count(len(move['gpus']), 'GPU')} of {move['pool']}{change}")
     for event in document["events"]:
-        say(escape(f"{event['kind']}: {_local(event['text'], zone)}"))
+        say(f"{event['kind']}: {_local(event['text'], zone)}")
     for one in document["refused"]:
-        say(escape(f"refused: {one['job']}: {one['reason']}"))
+        say(f"refused: {one['job']}: {one['reason']}")
     for risk in document["risks"][:5]:
-        say(escape(f"coverage risk: {risk}"))
+        say(f"coverage risk: {risk}")
     for note in document["notes"]:
-        say(f"[dim]{note}[/dim]")
+        say(note, style="dim")
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")

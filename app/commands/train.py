@@ -97,15 +97,13 @@ def predict(
     if json_:
         print_json({"estimates": frame.to_dict("records"), "refused": refused, "notes": notes})
     else:
-        from rich.markup import escape
-
         for note in notes:
-            say(f"[dim]{note}[/dim]")
+            say(note, style="dim")
         rows = [
             [
                 str(r["job_id"]), str(r["pool"]), str(r["gpus"]),
                 f"{r['hours_q0.5']:.3g}", f"{r['hours_q0.1']:.3g} – {r['hours_q0.9']:.3g}",
-                f"{r['gpu_hours_mean']:.3g}", str(r["basis"]), escape(str(r["note"])),
+                f"{r['gpu_hours_mean']:.3g}", str(r["basis"]), str(r["note"]),
             ]
             for r in frame.to_dict("records")
         ]  # fmt: skip

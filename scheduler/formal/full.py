@@ -242,6 +242,8 @@ class _Search:
 
     def result(self, trouble: str | None) -> Plan:
         """The best plan with what the search knows about it."""
+        self._told = -1
+        self._tell()
         gap = relative_gap(self.bound, self.objective)
         answered = {"OPTIMAL", "FEASIBLE"} & set(self.statuses)
         if self.best is self.start and self.statuses and not answered:

@@ -3,6 +3,8 @@
 import pytest
 from command_line import call
 
+from tidegrid.app import common
+
 
 @pytest.mark.parametrize(
     ("argv", "said"),
@@ -47,3 +49,11 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr("tidegrid.scheduler.Problem.read", interrupted)
     code, _, err = call(capsys, "solve", "problem.json")
     assert (code, err) == (130, "tidegrid: interrupted; nothing was left half-written\n")
+
+
+def test_what_is_printed_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    common.say("wrote [a]/plan.json", lead="[bold]")
+    common.table("of [b]", ["job", "[c]"], [["sweep[d]", "[red]1[/red]"]])
+    text = capsys.readouterr().out
+    assert "[bold]wrote [a]/plan.json" in text
+    assert all(cell in text for cell in ("of [b]", "[c]", "sweep[d]", "[red]1[/red]"))
