@@ -2,10 +2,9 @@
 
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -239,12 +238,9 @@ def _arguments() -> Mapping[str, Any]:
 
 
 def _checked(knob: str, value: Any) -> Any:
-    """Return the value of an argument of a replay, of its default's type."""
-    whole = isinstance(_arguments()[knob], int)
-    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if not (right and (value >= 0 if whole else math.isfinite(value))):
-        fix = "write a whole number, 0 or more" if whole else "write a finite number"
-        raise InputError(f"{value!r} is not what it takes", field=knob, fix=fix)
+    """Return the value of an argument of a replay; all of them are counts."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
+        raise InputError(f"{value!r} is not what it takes", field=knob, fix="write a whole number, 0 or more")
     return value
 
 

@@ -189,7 +189,7 @@ def _tick(
         estimators["realtime"] = with_record(estimators["realtime"], list(hours.values()), notes)
     step("forecasting durations and demand")
     forecast, flags = safe_forecast(learnt, site, estimators, now, how.policy)
-    forecast = replace(forecast, problem=in_order(forecast, learnt, now, how.policy))
+    forecast = replace(forecast, problem=with_precedence(forecast, learnt, now, how.policy))
     events += flags
     step(f"planning {len(forecast.problem.jobs)} jobs")
     plan = solve(forecast.problem, mode=how.mode, time_limit=how.time_limit, seed=how.seed)
@@ -248,7 +248,7 @@ def _tick(
     return commit
 
 
-def in_order(forecast: Forecast, learnt: Learnt, now: pd.Timestamp, policy: Policy) -> Problem:
+def with_precedence(forecast: Forecast, learnt: Learnt, now: pd.Timestamp, policy: Policy) -> Problem:
     """Return the problem with the queue's priorities raised by waiting and by shortness."""
     document = forecast.problem.to_dict()
     waiting = [job for job in document["jobs"] if job["running"] is None]

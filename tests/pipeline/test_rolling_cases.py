@@ -126,6 +126,17 @@ def test_waiting_never_lifts_a_job_to_the_next_class(tmp_path: Path) -> None:
     assert [start["job"] for start in step(world, state, Policy(aging=1.0))["start"]] == ["new"]
 
 
+@pytest.mark.parametrize(("shortness", "first"), [(0.0, "long"), (0.5, "short")])
+def test_shortness_lets_a_short_job_pass_a_long_one_of_a_higher_class(
+    tmp_path: Path, shortness: float, first: str
+) -> None:
+    world, state = World(tmp_path / "site", gpus=1), StateStore(tmp_path / "state.db")
+    world.submit("long", 1, 10, 5)
+    world.submit("short", 1, 1, 4)
+    document = step(world, state, Policy(shortness=shortness))
+    assert [start["job"] for start in document["start"]] == [first]
+
+
 def test_an_overrun_moves_the_others_and_is_never_done_in_the_past(tmp_path: Path) -> None:
     """P13: told 6 hours, takes 9: from hour 6 on it is expected to need at least one step more, each time."""
     world, state = World(tmp_path / "site", gpus=4), StateStore(tmp_path / "state.db")
