@@ -97,6 +97,7 @@ def plan(
     trouble = None
     try:
         search.improve()
+        search.tell(ended=True)
     except KeyboardInterrupt:
         search.budget.interrupted = True
     except Exception as error:  # any trouble of the solver gives back the best plan so far, flagged
@@ -175,7 +176,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.best = self.start = self.fast
         self.stage, self._line, self._told = "fast", "", -1
-        self.budget.tick = self._tell
+        self.budget.tick = self.tell
         self.objective = self.fast.metrics["objective"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
@@ -242,8 +243,6 @@ class _Search:
 
     def result(self, trouble: str | None) -> Plan:
         """The best plan with what the search knows about it."""
-        self._told = -1
-        self._tell()
         gap = relative_gap(self.bound, self.objective)
         answered = {"OPTIMAL", "FEASIBLE"} & set(self.statuses)
         if self.best is self.start and self.statuses and not answered:
@@ -273,13 +272,13 @@ class _Search:
             self.problem, "full", self.best.placements, self.best.apps, **{**extra, "solver": solver}
         )
 
-    def _tell(self) -> None:
-        """Say how far the search is, at most once a second; never from a solver's thread."""
+    def tell(self, ended: bool = False) -> None:
+        """Say how far the search is, at most once a second and at its end; never from a solver's thread."""
         gap = relative_gap(self.bound, self.objective)
         line = f"objective {self.objective:.2f} ({self.stage}), bound {self.bound:.2f}, gap {gap:.2%}"
         if self.budget.deterministic is None:
             second = int(self.budget.total() - self.budget.left())
-            if second == self._told:
+            if second == self._told and not ended:
                 return
             self._told = second
             line += f", {second} of {self.budget.total():g} s"
@@ -300,7 +299,7 @@ class _Search:
             return False
         self.best, self.objective = candidate, found["objective"]
         self.stage = stage
-        self._tell()
+        self.tell()
         return True
 
     def _columns(self, chosen: Chosen) -> list[list[Column]]:
@@ -416,7 +415,7 @@ class _Search:
         exact = None if self.budget.deterministic is None else limit
         budget = Budget(limit, exact, self.budget.workers, seed)
         inner = _Search(part.problem, part.plan.with_metrics(found), budget, None, pinned=part.pinned)
-        budget.tick = self._tell
+        budget.tick = self.tell
         try:
             inner.improve()
         finally:
