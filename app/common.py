@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from tidegrid.errors import InputError, TidegridError
+from tidegrid.zones import zone_of
 
 DONE = 0
 REFUSED = 1
@@ -19,6 +20,19 @@ INTERRUPTED = 130
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
+]
+
+
+def a_zone(name: str | None) -> str | None:
+    """Return the name of an IANA zone as it is, refused where there is none: files may never ask for it."""
+    if name is not None:
+        zone_of(name)
+    return name
+
+
+TimezoneOption = Annotated[
+    str | None,
+    typer.Option("--timezone", callback=a_zone, help="IANA zone of times in the files that carry none."),
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")

@@ -10,6 +10,7 @@ from tidegrid.app.common import (
     DONE,
     REFUSED,
     JsonFlag,
+    TimezoneOption,
     print_json,
     progress,
     say,
@@ -109,9 +110,7 @@ def evaluate(
     share: Annotated[float, typer.Option(help="The share of the history, at its end, that is scored.")] = 0.5,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Fits to run at once.")] = 1,
     now: Annotated[str | None, typer.Option("--now", help="Use only what was known at this instant.")] = None,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-    ] = None,
+    timezone: TimezoneOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Also write tables, answers and the calibration plot here."),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidegrid.app.common import JsonFlag, print_json, progress, say, table
+from tidegrid.app.common import JsonFlag, a_zone, print_json, progress, say, table
 from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Zone = Annotated[
     str | None,
     typer.Option(
         "--timezone",
+        callback=a_zone,
         help="IANA zone whose wall clock demand follows, and of times that carry none; default UTC.",
     ),
 ]

@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import BAD_INPUT, JsonFlag, SeedOption, count, print_json, progress, say, table
+from tidegrid.app.common import (
+    BAD_INPUT,
+    JsonFlag,
+    SeedOption,
+    TimezoneOption,
+    a_zone,
+    count,
+    print_json,
+    progress,
+    say,
+    table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 TABLES = ("jobs", "requests", "running", "traffic")
-
-Timezone = Annotated[
-    str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-]
 
 history = typer.Typer(
     name="history",
@@ -42,7 +49,7 @@ def synth(
     queue: Annotated[int, typer.Option("--queue", help="Requests that wait.")] = 26,
     now: Annotated[str | None, typer.Option("--now", help="When the history ends, with its zone.")] = None,
     timezone: Annotated[
-        str, typer.Option("--timezone", help="IANA zone that people live by.")
+        str, typer.Option("--timezone", callback=a_zone, help="IANA zone that people live by.")
     ] = "Europe/Berlin",
     force: Annotated[
         bool, typer.Option("--force", help="Write to a folder that holds other files; they are replaced.")
@@ -90,7 +97,7 @@ def import_(
         str | None,
         typer.Option("--format", help="tidegrid, trace, sacct or swf; told from the file where absent."),
     ] = None,
-    timezone: Timezone = None,
+    timezone: TimezoneOption = None,
     kind: Annotated[
         str, typer.Option("--kind", help="Workload kind of jobs whose format does not tell it.")
     ] = "training",
@@ -149,7 +156,7 @@ def check(
     what: Annotated[
         str | None, typer.Option("--table", help="What a single file holds; told from its name where absent.")
     ] = None,
-    timezone: Timezone = None,
+    timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
     """Check a site's files: one line a problem, with file, row, column and what would be right."""

@@ -10,6 +10,7 @@ from tidegrid.app.common import (
     REFUSED,
     JsonFlag,
     SeedOption,
+    TimezoneOption,
     check_store,
     check_time_limit,
     print_json,
@@ -49,9 +50,7 @@ def plan(
         str | None,
         typer.Option("--now", help="Instant to plan from, with its zone; default: the files' last."),
     ] = None,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-    ] = None,
+    timezone: TimezoneOption = None,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write report.html and grid.png.")
     ] = True,

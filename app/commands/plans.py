@@ -10,6 +10,7 @@ from tidegrid.app.common import (
     REFUSED,
     JsonFlag,
     SeedOption,
+    a_zone,
     check_time_limit,
     count,
     print_json,
@@ -36,7 +37,7 @@ TimeLimit = Annotated[
 ]
 Timezone = Annotated[
     str | None,
-    typer.Option("--timezone", help="IANA zone of the clock times; UTC where absent."),
+    typer.Option("--timezone", callback=a_zone, help="IANA zone of the clock times; UTC where absent."),
 ]
 
 

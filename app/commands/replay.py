@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import JsonFlag, SeedOption, print_json, progress, say, table
+from tidegrid.app.common import JsonFlag, SeedOption, a_zone, print_json, progress, say, table
 from tidegrid.errors import InputError
-from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
     from tidegrid.pipeline.policy import Policy
@@ -56,7 +55,9 @@ def replay(
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
     ] = None,
-    timezone: Annotated[str, typer.Option("--timezone", help="Zone of times that carry none.")] = "UTC",
+    timezone: Annotated[
+        str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
+    ] = "UTC",
     report: Annotated[
         Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")
     ] = None,
@@ -104,7 +105,6 @@ def replay(
     if day is not None and report is None:
         raise InputError("only the report shows a day", field="--grid-day", fix="add --report")
     check_policies(policies or [])
-    zone_of(timezone)  # times that carry their zone never ask for this one
     plans = [name for name in policies or ["rolling"] if name.startswith("rolling")]
     if not plans and (sets or knobs or tune):
         raise InputError(

@@ -14,6 +14,7 @@ from tidegrid.app.common import (
     REFUSED,
     JsonFlag,
     SeedOption,
+    TimezoneOption,
     check_time_limit,
     count,
     print_json,
@@ -70,9 +71,7 @@ def tick(
     refit_hours: Annotated[
         float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
     ] = 168.0,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-    ] = None,
+    timezone: TimezoneOption = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:

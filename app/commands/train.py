@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from tidegrid.app.common import DONE, REFUSED, JsonFlag, check_store, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    REFUSED,
+    JsonFlag,
+    TimezoneOption,
+    check_store,
+    print_json,
+    progress,
+    say,
+    table,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -25,9 +35,7 @@ def train(
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Fits to run at once.")] = 1,
     now: Annotated[str | None, typer.Option("--now", help="Train on what was known at this instant.")] = None,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-    ] = None,
+    timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
     """Fit the estimators on a site's history; a better one than the champion takes its place."""
@@ -61,9 +69,7 @@ def predict(
     now: Annotated[
         str | None, typer.Option("--now", help="Predict with what was known at this instant.")
     ] = None,
-    timezone: Annotated[
-        str | None, typer.Option("--timezone", help="IANA zone of times in the files that carry none.")
-    ] = None,
+    timezone: TimezoneOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the estimates as CSV.")] = None,
     json_: JsonFlag = False,
 ) -> None:

@@ -57,3 +57,19 @@ def test_what_is_printed_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "[bold]wrote [a]/plan.json" in text
     assert all(cell in text for cell in ("of [b]", "[c]", "sweep[d]", "[red]1[/red]"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "plan x", "predict x", "train x", "evaluate x", "forecast x", "tick x --state s --now 2026-01-01T00:00Z",
+        "history check x", "history import x --out y", "history synth y", "history day x --out y --gpus 8",
+        "explain x y", "replay x --gpus 8",
+    ],
+)  # fmt: skip
+def test_a_zone_that_does_not_exist_is_told_before_anything_is_read(
+    argv: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = call(capsys, *argv.split(), "--timezone", "Mars/Base")
+    assert code == 2
+    assert said.startswith("error: timezone: 'Mars/Base' is not a time zone; give an IANA name")
