@@ -1,5 +1,6 @@
 """``replay``: a trace played against planning policies that do not see its durations or its demand."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,6 +131,9 @@ def replay(
             timezone=timezone,
             seed=seed,
         )
+        if day is not None and (day - 1) * 86400.0 >= world.end_s:
+            last = math.ceil(world.end_s / 86400.0)
+            raise InputError(f"the replay has no day {day}", field="--grid-day", fix=f"give 1 to {last}")
         if equal:
             world = world.equal_priorities()
         if tune:

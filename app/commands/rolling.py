@@ -32,6 +32,10 @@ State = Annotated[
     str,
     typer.Option("--state", "-s", help="The state: a SQLite file, made where absent, or a database's URL."),
 ]
+Kept = Annotated[
+    str,
+    typer.Option("--state", "-s", help="The state that ticks have left: a SQLite file or a database's URL."),
+]
 
 EXAMPLE = """
 Example: `tidegrid tick my-site --state my-site/state.db --now 2026-03-02T08:00:00Z` commits what starts at eight,
@@ -114,7 +118,7 @@ def tick(
 
 
 @rolling.command("show", epilog="Example: `tidegrid rolling show --state my-site/state.db`")
-def show(state: State, json_: JsonFlag = False) -> None:
+def show(state: Kept, json_: JsonFlag = False) -> None:
     """Show the last commit, how expected ends fared so far, and the realtime demand left unmet."""
     from dataclasses import asdict
 
@@ -149,7 +153,7 @@ def show(state: State, json_: JsonFlag = False) -> None:
 
 @rolling.command("history", epilog="Example: `tidegrid rolling history --state my-site/state.db --last 24`")
 def history(
-    state: State,
+    state: Kept,
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="How many ticks to show.")] = 24,
     events: Annotated[bool, typer.Option("--events", help="Show what surprised instead.")] = False,
     json_: JsonFlag = False,

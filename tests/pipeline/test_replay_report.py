@@ -143,6 +143,9 @@ def test_jobs_that_cannot_run_are_counted(files: tuple[str, str], capsys: pytest
     few = ("--gpus", "2", "--node-size", "2", "--policy", "fifo")
     code, text, _ = call(capsys, "replay", files[0], *few)
     assert code == 0 and "jobs of the trace were left out" in text
+    late = ("--grid-day", "90", "--report", str(Path(files[0]).with_name("late.html")))
+    code, _, said = call(capsys, "replay", files[0], *few, *late)
+    assert code == 2 and "--grid-day: the replay has no day 90; give 1 to " in said
     code, text, _ = call(capsys, "replay", files[0], *few, "--json")
     found = json.loads(text)
     assert found["left_out"] + found["policies"]["fifo"]["jobs"] == 80
