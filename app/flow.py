@@ -11,6 +11,7 @@ from tidegrid.app.common import say, say_synthetic, table
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.champions import preferred
+from tidegrid.pipeline.etas import deadline_risks
 from tidegrid.pipeline.plan import Planned, make_forecast, make_plan
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.site import Site
@@ -32,6 +33,7 @@ class SitePlan:
     notes: Sequence[str]
     refused: Sequence[tuple[str, str]]
     waiting: Sequence[tuple[str, str]]
+    deadlines: Sequence[str] = ()
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -46,6 +48,7 @@ class SitePlan:
             "metrics": {mode: dict(plan.metrics) for mode, plan in self.plans.items()},
             "refused": [{"job": job, "reason": reason} for job, reason in self.refused],
             "waiting": [{"job": job, "reason": reason} for job, reason in self.waiting],
+            "deadlines": list(self.deadlines),
             "notes": list(self.notes),
             "etas": self.planned.etas.to_dict("records"),
         }
@@ -109,7 +112,8 @@ def plan_site(
     for reason in sorted(set(shapes["note"]) - {""}):
         jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
         notes = [*notes, f"{_some(jobs)}: {reason}"]
-    return SitePlan(site, planned, baselines, notes, refused, waiting)
+    deadlines = deadline_risks(site.requests, forecast.problem, planned.etas, site.cluster.timezone)
+    return SitePlan(site, planned, baselines, notes, refused, waiting, deadlines)
 
 
 def gaps(site: Site) -> list[str]:
@@ -205,7 +209,7 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
                     app: demand.traffic[demand.traffic["unique_id"] == key].reset_index(drop=True)
                     for app, key in series.items()
                 },
-                notes=result.notes,
+                notes=[*(f"Deadline at risk: {risk}." for risk in result.deadlines), *result.notes],
                 synthetic=result.site.cluster.synthetic,
                 zone=result.site.cluster.timezone,
             ),
@@ -234,6 +238,8 @@ def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
         say(f"refused: {job}: {reason}")
     for risk in result.planned.plan.extra["risks"][:5]:
         say(f"coverage risk: {risk['text']}")
+    for line in result.deadlines:
+        say(f"deadline at risk: {line}")
     if result.waiting:
         waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"
         say(f"{waits} past this horizon; the report says why")

@@ -68,6 +68,41 @@ def eta_table(
     return pd.DataFrame(rows)
 
 
+def deadline_risks(requests: pd.DataFrame, problem: Problem, etas: pd.DataFrame, timezone: str) -> list[str]:
+    """Return a line for each waiting job that has no place before its deadline, or may well end after it.
+
+    Parameters
+    ----------
+    requests
+        The queue, with ``deadline``.
+    problem
+        What was planned; jobs that are not in it are refused, and not told here.
+    etas
+        As :func:`eta_table` gives them.
+    timezone
+        IANA zone of the times told.
+    """
+    ends = {str(row["job"]): (row["end_q0.5"], row["end_q0.9"]) for row in etas.to_dict("records")}
+    due = requests[requests["deadline"].notna()].sort_values(["deadline", "job_id"], kind="stable")
+    out = []
+    for job, deadline in zip(due["job_id"].astype(str), due["deadline"], strict=True):
+        if job not in problem.job_by_id:
+            continue
+        until = _told(deadline, timezone)
+        if job not in ends:
+            out.append(f"{job} has no place before its deadline, {until}")
+        elif ends[job][1] > deadline:
+            middle, late = (_told(end, timezone) for end in ends[job])
+            out.append(
+                f"{job} may miss its deadline, {until}: it ends about {middle}, nine times in ten by {late}"
+            )
+    return out
+
+
+def _told(instant: pd.Timestamp, timezone: str) -> str:
+    return f"{instant.tz_convert(timezone):%a %Y-%m-%d %H:%M %Z}"
+
+
 def in_order(plan: Plan) -> list[Placement]:
     """Return the placements of jobs by planned start; GPUs that are down are none."""
     working = (p for p in plan.placements if not is_down(p.job))

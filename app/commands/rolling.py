@@ -223,6 +223,8 @@ def _print_commit(document: dict[str, Any]) -> None:
         say(f"refused: {one['job']}: {one['reason']}")
     for risk in document["risks"][:5]:
         say(f"coverage risk: {risk}")
+    for risk in document.get("deadlines", []):
+        say(f"deadline at risk: {risk}")
     for note in document["notes"]:
         say(note, style="dim")
 

@@ -15,7 +15,7 @@ from tidegrid.files import write_text
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.estimates import LEVELS, interpolate
-from tidegrid.pipeline.etas import eta_table
+from tidegrid.pipeline.etas import deadline_risks, eta_table
 from tidegrid.pipeline.plan import Forecast, durations
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.precedence import raised
@@ -221,6 +221,7 @@ def _tick(
         "refused": refused_of(forecast, plan),
         "lost": sorted(event.subject for event in events if event.kind == "lost"),
         "risks": [risk["text"] for risk in plan.extra["risks"]],
+        "deadlines": deadline_risks(learnt.requests, forecast.problem, etas, site.cluster.timezone),
         "events": [{"kind": e.kind, "subject": e.subject, "text": e.text} for e in events],
         "notes": notes,
         "synthetic": site.cluster.synthetic,

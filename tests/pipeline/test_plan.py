@@ -13,6 +13,7 @@ from tidegrid.data import App, Capacity, Cluster, Pool
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.demand import forecast_demand
+from tidegrid.pipeline.etas import deadline_risks
 from tidegrid.pipeline.plan import Forecast, make_forecast, make_plan
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.problem import steps_of
@@ -89,6 +90,30 @@ def test_expected_times_are_ordered_and_the_late_one_is_not_the_early_one(
     assert (etas["end_q0.1"] >= etas["start_q0.1"]).all()
     now = etas[etas["job"].isin(sample.running["job_id"])]
     assert (now["start_q0.9"] == sample.now).all()
+
+
+def test_deadlines_that_may_be_missed_are_told_in_local_time(
+    sample: Site, fitted: dict[str, Estimator]
+) -> None:
+    """One is surely met, one ends in time only by the median, and one has no place at all."""
+    four = sample.requests.head(1).iloc[[0] * 4].assign(job_id=["met", "tight", "none", "free"])
+    four = four.assign(deadline=pd.Series([pd.NaT] * 4, dtype="datetime64[ns, UTC]").to_numpy())
+    first = make_forecast(four, sample.running, sample.cluster, fitted, sample.now)
+    etas = make_plan(first, sample.running).etas.set_index("job")
+    assert {"met", "tight", "none", "free"} <= set(etas.index)
+    between = (
+        etas.loc["tight", "end_q0.5"] + (etas.loc["tight", "end_q0.9"] - etas.loc["tight", "end_q0.5"]) / 2
+    )
+    due = [etas.loc["met", "end_q0.9"], between, sample.now + pd.Timedelta(hours=1), pd.NaT]
+    told = deadline_risks(
+        four.assign(deadline=pd.Series(due, dtype="datetime64[ns, UTC]").to_numpy()),
+        first.problem,
+        etas.drop(index="none").reset_index(),
+        "Europe/Berlin",
+    )
+    assert len(told) == 2 and all("CE" in line for line in told)
+    assert told[0].startswith("none has no place before its deadline, ")
+    assert told[1].startswith("tight may miss its deadline, ") and " nine times in ten by " in told[1]
 
 
 def test_a_larger_demand_quantile_never_asks_for_fewer_gpus(
