@@ -1,6 +1,7 @@
 """What a tick commits: starts, the apps' moves, what each job is told, and what it all rested on."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +18,46 @@ from tidegrid.pipeline.site import Site
 from tidegrid.scheduler import Plan, Problem
 
 
-def app_moves(
-    state: StateStore, site: Site, problem: Problem, plan: Plan, now: pd.Timestamp
-) -> tuple[list[Hold], list[dict[str, Any]], list[Event]]:
-    """Return each app's GPUs from now on; a swap cap counts for a step, however many ticks fall into it."""
-    step = pd.Timedelta(minutes=problem.step_minutes)
-    window = now.floor(step)
+def swaps_used(
+    state: StateStore, now: pd.Timestamp, step_minutes: int
+) -> tuple[pd.Timestamp, dict[str, int]]:
+    """Return when the step that ``now`` lies in began, and each app's swaps since: a cap counts for a step."""
+    window = now.floor(pd.Timedelta(minutes=step_minutes))
     used: dict[str, int] = {}
     for _, one in state.holds(iso(window)):
         used[one.app] = used.get(one.app, 0) + one.swaps
+    return window, used
+
+
+def within_swaps(
+    problem: Problem, window: pd.Timestamp, used: Mapping[str, int]
+) -> tuple[Problem, list[Event]]:
+    """Return the problem with each app's step 0 within the swaps that its step has left: the rest is for others.
+
+    What it needs later is put off as far as it can be had from there, or the planner would enter GPUs ahead of need.
+    """
+    document, events = problem.to_dict(), []
+    for app in document["apps"]:
+        if app["swap_cap"] is None or not used.get(app["id"]):
+            continue
+        held, wanted = len(app["held"]), app["demand"][0]
+        left = max(0, app["swap_cap"] - used[app["id"]])
+        app["demand"][0] = min(max(wanted, held - left), held + left)
+        for t in range(1, len(app["demand"])):
+            app["demand"][t] = min(app["demand"][t], app["demand"][t - 1] + app["swap_cap"])
+        if wanted > held + left:
+            text = (
+                f"{app['id']} gets {held + left} of {wanted} GPUs: {used[app['id']]} of {app['swap_cap']} swaps of the "
+                f"step from {iso(window)} are used"
+            )
+            events.append(Event("swap put off", app["id"], text))
+    return Problem.from_dict(document), events
+
+
+def app_moves(
+    site: Site, problem: Problem, plan: Plan, window: pd.Timestamp, used: Mapping[str, int]
+) -> tuple[list[Hold], list[dict[str, Any]], list[Event]]:
+    """Return each app's GPUs from now on; a swap cap counts for a step, however many ticks fall into it."""
     holds, moves, events = [], [], []
     for entry in plan.apps:
         app = problem.app_by_id[entry.app]

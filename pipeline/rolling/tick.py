@@ -26,8 +26,10 @@ from tidegrid.pipeline.rolling.decided import (
     refused_of,
     rested_on,
     starts_of,
+    swaps_used,
     told,
     waiting_of,
+    within_swaps,
 )
 from tidegrid.pipeline.rolling.learn import Learnt, iso, learn
 from tidegrid.pipeline.rolling.realtime import arrived, unmet_hours
@@ -189,13 +191,15 @@ def _tick(
         estimators["realtime"] = with_record(estimators["realtime"], list(hours.values()), notes)
     step("forecasting durations and demand")
     forecast, flags = safe_forecast(learnt, site, estimators, now, how.policy)
-    forecast = replace(forecast, problem=with_precedence(forecast, learnt, now, how.policy))
-    events += flags
+    window, used = swaps_used(state, now, how.policy.step_minutes)
+    problem, put_off = within_swaps(with_precedence(forecast, learnt, now, how.policy), window, used)
+    forecast = replace(forecast, problem=problem)
+    events += flags + put_off
     step(f"planning {len(forecast.problem.jobs)} jobs")
     plan = solve(forecast.problem, mode=how.mode, time_limit=how.time_limit, seed=how.seed)
     plan = explain(forecast.problem, plan, site.cluster.timezone)
     etas = eta_table(forecast.problem, plan, durations(forecast, learnt.running), LEVELS, how.seed)
-    holds, apps, put_off = app_moves(state, site, forecast.problem, plan, now)
+    holds, apps, put_off = app_moves(site, forecast.problem, plan, window, used)
     events += put_off
     starts = starts_of(forecast.problem, plan, apps, etas)
     watched = told(learnt, forecast, plan, etas, starts, now)

@@ -277,6 +277,20 @@ def test_a_swap_cap_counts_for_a_step_however_many_ticks_fall_into_it(
     assert told.count("swap put off") == 2
 
 
+def test_gpus_that_an_app_may_not_enter_yet_are_planned_for_jobs(tmp_path: Path, state: StateStore) -> None:
+    """Seven of eight GPUs are left where the app has used its swaps: a job that fits starts on them."""
+    world = World(tmp_path / "site", apps={"chat": (9, 2, [8.0])}, held={"chat": [0]})
+    step(world, state)
+    world.advance(20)
+    world.submit("short", 4, 1, 1)
+    document = step(world, state)
+    assert len(document["apps"][0]["gpus"]) == 3
+    assert [start["job"] for start in document["start"]] == ["short"]
+    assert [e["text"] for e in document["events"] if e["kind"] == "swap put off"] == [
+        "chat gets 3 of 5 GPUs: 2 of 2 swaps of the step from 2026-03-02T00:00:00+00:00 are used"
+    ]
+
+
 def test_bands_are_recalibrated_from_a_day_of_recorded_hours_on() -> None:
     hours = [Hour("chat", (START + k * HOUR).isoformat(), 1.0, 2.0, 3.0, 9.0) for k in range(30)]
     assert record_of(hours[:23]).empty
