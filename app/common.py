@@ -34,6 +34,9 @@ TimezoneOption = Annotated[
     str | None,
     typer.Option("--timezone", callback=a_zone, help="IANA zone of times in the files that carry none."),
 ]
+TraceZoneOption = Annotated[
+    str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
+]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")
 ]

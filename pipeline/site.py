@@ -31,6 +31,9 @@ ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 TABLES = ("jobs", "traffic", "requests", "running")
 
+FILES = ("cluster.json", *(f"{table}{ending}" for table in TABLES for ending in ENDINGS))
+"""Every name that a file of a site may have."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -125,7 +128,7 @@ class Site:
             It holds a file of a site, which is named; a table in another format would stand beside the new one.
         """
         root = Path(folder)
-        for name in ("cluster.json", *(f"{table}{ending}" for table in TABLES for ending in ENDINGS)):
+        for name in FILES:
             if (root / name).exists():
                 raise InputError("is there already", file=root / name, fix=otherwise)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import JsonFlag, SeedOption, a_zone, print_json, progress, say, table
+from tidegrid.app.common import JsonFlag, SeedOption, TraceZoneOption, print_json, progress, say, table
 from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def replay(
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
     ] = None,
-    timezone: Annotated[
-        str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
-    ] = "UTC",
+    timezone: TraceZoneOption = "UTC",
     report: Annotated[
         Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegrid.app.commands.history import history
-from tidegrid.app.common import JsonFlag, SeedOption, a_zone, print_json, progress, say
+from tidegrid.app.common import JsonFlag, SeedOption, TraceZoneOption, print_json, progress, say
 
 EXAMPLE = (
     "Example: `tidegrid history day trace.csv.gz 2020-06-10 --traffic traffic.csv.gz --gpus 64 --out my-day`, "
@@ -37,9 +37,7 @@ def day(
     ] = 0.25,
     swap_cap: Annotated[int, typer.Option("--swap-cap", min=0, help="GPUs an app may swap in a step.")] = 4,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many requests.")] = None,
-    timezone: Annotated[
-        str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
-    ] = "UTC",
+    timezone: TraceZoneOption = "UTC",
     force: Annotated[
         bool, typer.Option("--force", help="Write to a folder that holds a site; its files are replaced.")
     ] = False,

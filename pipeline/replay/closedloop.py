@@ -13,7 +13,7 @@ from tidegrid.pipeline.replay.oracles import Demand, Durations, remaining_hours
 from tidegrid.pipeline.replay.queues import find_block
 from tidegrid.pipeline.replay.world import HOUR, World, at_far_end
 from tidegrid.scheduler import Plan, Problem, solve
-from tidegrid.swaps import ramp
+from tidegrid.swaps import ramp, swap_cost
 
 MINUTE = 60.0
 CANDIDATES = 120
@@ -184,7 +184,7 @@ class Rolling:
         plan = solve(problem, "fast", rounds=self.rounds)
         self.outcome.plans += 1
         planned = [sorted(entry.cells[0]) for entry in plan.apps]
-        swaps = [len(set(new) ^ set(old)) for new, old in zip(planned, self.held, strict=True)]
+        swaps = [swap_cost(old, new) for old, new in zip(self.held, planned, strict=True)]
         moves = {k: cells for k, cells in enumerate(planned) if 0 < swaps[k] <= self.budget[k]}
         # an app whose swaps are used up keeps its GPUs, and so does one that was to get some of these
         while True:

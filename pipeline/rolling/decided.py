@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tidegrid.pipeline.estimates import LEVELS
-from tidegrid.pipeline.plan import Forecast, durations
+from tidegrid.pipeline.plan import Forecast
 from tidegrid.pipeline.problem import is_down
 from tidegrid.pipeline.rolling.learn import Learnt, iso
 from tidegrid.pipeline.rolling.realtime import BAND
@@ -16,6 +17,7 @@ from tidegrid.pipeline.rolling.records import WAITING, Event, Hold, Watched
 from tidegrid.pipeline.rolling.store import StateStore
 from tidegrid.pipeline.site import Site
 from tidegrid.scheduler import Plan, Problem
+from tidegrid.swaps import ramp, swap_cost
 
 
 def swaps_used(
@@ -29,29 +31,27 @@ def swaps_used(
     return window, used
 
 
-def within_swaps(
-    problem: Problem, window: pd.Timestamp, used: Mapping[str, int]
-) -> tuple[Problem, list[Event]]:
-    """Return the problem with each app's step 0 within the swaps that its step has left: the rest is for others.
+def keep_within_swaps(document: dict[str, Any], window: pd.Timestamp, used: Mapping[str, int]) -> list[Event]:
+    """Keep each app's step 0 in a problem within the swaps that its step has left: the rest is for others.
 
     What it needs later is put off as far as it can be had from there, or the planner would enter GPUs ahead of need.
     """
-    document, events = problem.to_dict(), []
+    events = []
     for app in document["apps"]:
-        if app["swap_cap"] is None or not used.get(app["id"]):
+        cap = app["swap_cap"]
+        if cap is None or not used.get(app["id"]):
             continue
         held, wanted = len(app["held"]), app["demand"][0]
-        left = max(0, app["swap_cap"] - used[app["id"]])
-        app["demand"][0] = min(max(wanted, held - left), held + left)
-        for t in range(1, len(app["demand"])):
-            app["demand"][t] = min(app["demand"][t], app["demand"][t - 1] + app["swap_cap"])
-        if wanted > held + left:
+        left = max(0, cap - used[app["id"]])
+        first = min(max(wanted, held - left), held + left)
+        app["demand"] = [first, *ramp(app["demand"][1:], cap, first)]
+        if wanted > first:
             text = (
-                f"{app['id']} gets {held + left} of {wanted} GPUs: {used[app['id']]} of {app['swap_cap']} swaps of the "
+                f"{app['id']} gets {first} of {wanted} GPUs: {used[app['id']]} of {cap} swaps of the "
                 f"step from {iso(window)} are used"
             )
             events.append(Event("swap put off", app["id"], text))
-    return Problem.from_dict(document), events
+    return events
 
 
 def app_moves(
@@ -62,7 +62,7 @@ def app_moves(
     for entry in plan.apps:
         app = problem.app_by_id[entry.app]
         before, after = set(app.held_gpus), set(entry.cells[0])
-        swaps = len(before ^ after)
+        swaps = swap_cost(before, after)
         if app.swap_cap is not None and swaps and used.get(app.id, 0) + swaps > app.swap_cap:
             text = (
                 f"{app.id} keeps its {len(before)} GPUs: {used.get(app.id, 0)} of {app.swap_cap} swaps of the step "
@@ -135,7 +135,7 @@ def refused_of(forecast: Forecast, plan: Plan) -> list[dict[str, str]]:
 
 def told(
     learnt: Learnt,
-    forecast: Forecast,
+    hours: Mapping[tuple[str, str, int], np.ndarray],
     plan: Plan,
     etas: pd.DataFrame,
     starts: list[dict[str, Any]],
@@ -143,7 +143,6 @@ def told(
 ) -> list[Watched]:
     """Return the jobs under watch with the times that they are first told, and the durations they are planned with."""
     times = _times(etas)
-    hours = durations(forecast, learnt.running)
     starting = {start["job"] for start in starts}
     low, high = LEVELS.index(0.1), LEVELS.index(0.9)
     out = []

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,29 +17,27 @@ from tidegrid.models import ModelStore
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.estimates import LEVELS, interpolate
 from tidegrid.pipeline.etas import deadline_risks, eta_table
-from tidegrid.pipeline.plan import Forecast, durations
+from tidegrid.pipeline.plan import durations
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.precedence import raised
 from tidegrid.pipeline.rolling.answers import estimators_for, hours_ahead, safe_forecast, with_record
 from tidegrid.pipeline.rolling.decided import (
     app_moves,
     as_json,
+    keep_within_swaps,
     refused_of,
     rested_on,
     starts_of,
     swaps_used,
     told,
     waiting_of,
-    within_swaps,
 )
 from tidegrid.pipeline.rolling.learn import Learnt, iso, learn
 from tidegrid.pipeline.rolling.realtime import arrived, unmet_hours
 from tidegrid.pipeline.rolling.records import Changes
 from tidegrid.pipeline.rolling.store import Commit, StateStore
-from tidegrid.pipeline.site import ENDINGS, Site
+from tidegrid.pipeline.site import FILES, Site
 from tidegrid.scheduler import Problem, StalePlanError, explain, require_current, solve
-
-FILES = ("jobs", "traffic", "requests", "running")
 
 RECORD_DAYS = pd.Timedelta(days=28)
 """How far back recorded forecasts of traffic are looked at: four weeks move a band as far as it may go."""
@@ -83,7 +82,7 @@ class Settings:
 def site_version(folder: str | Path) -> str:
     """Return the SHA-256 of a site's files: the version of the input."""
     total = hashlib.sha256()
-    for name in ("cluster.json", *(f"{table}{ending}" for table in FILES for ending in ENDINGS)):
+    for name in FILES:
         path = Path(folder) / name
         try:
             content = path.read_bytes()
@@ -191,18 +190,20 @@ def _tick(
         estimators["realtime"] = with_record(estimators["realtime"], list(hours.values()), notes)
     step("forecasting durations and demand")
     forecast, flags = safe_forecast(learnt, site, estimators, now, how.policy)
+    taking = durations(forecast, learnt.running)
     window, used = swaps_used(state, now, how.policy.step_minutes)
-    problem, put_off = within_swaps(with_precedence(forecast, learnt, now, how.policy), window, used)
-    forecast = replace(forecast, problem=problem)
-    events += flags + put_off
+    document = forecast.problem.to_dict()
+    raise_priorities(document, taking, learnt, now, how.policy)
+    events += flags + keep_within_swaps(document, window, used)
+    forecast = replace(forecast, problem=Problem.from_dict(document))
     step(f"planning {len(forecast.problem.jobs)} jobs")
     plan = solve(forecast.problem, mode=how.mode, time_limit=how.time_limit, seed=how.seed)
     plan = explain(forecast.problem, plan, site.cluster.timezone)
-    etas = eta_table(forecast.problem, plan, durations(forecast, learnt.running), LEVELS, how.seed)
+    etas = eta_table(forecast.problem, plan, taking, LEVELS, how.seed)
     holds, apps, put_off = app_moves(site, forecast.problem, plan, window, used)
     events += put_off
     starts = starts_of(forecast.problem, plan, apps, etas)
-    watched = told(learnt, forecast, plan, etas, starts, now)
+    watched = told(learnt, taking, plan, etas, starts, now)
     since = iso(now - UNMET_DAYS)
     held = {app.id: len(app.held) for app in site.cluster.apps}
     unmet = unmet_hours(known, state.holds(since), site.cluster, held)
@@ -253,23 +254,28 @@ def _tick(
     return commit
 
 
-def with_precedence(forecast: Forecast, learnt: Learnt, now: pd.Timestamp, policy: Policy) -> Problem:
-    """Return the problem with the queue's priorities raised by waiting and by shortness."""
-    document = forecast.problem.to_dict()
+def raise_priorities(
+    document: dict[str, Any],
+    taking: Mapping[tuple[str, str, int], np.ndarray],
+    learnt: Learnt,
+    now: pd.Timestamp,
+    policy: Policy,
+) -> None:
+    """Raise the priorities of a problem's waiting jobs by waiting and by shortness; ``taking`` has their hours."""
     waiting = [job for job in document["jobs"] if job["running"] is None]
     if not waiting:
-        return forecast.problem
+        return
     seen = pd.to_datetime([learnt.watched[job["id"]].first_seen for job in waiting], utc=True)
-    priority = np.array([float(job["priority"]) for job in waiting])
-    hours = durations(forecast, learnt.running)
-    asked = [job["shapes"][job.get("requested") or 0] for job in waiting]
-    told = [hours[job["id"], shape["pool"], shape["gpus"]] for job, shape in zip(waiting, asked, strict=True)]
-    middle = interpolate(np.array(told), policy.job_quantile)
     days = ((now - seen) / pd.Timedelta(days=1)).to_numpy()
-    new = raised(priority, days, middle, policy)
+    priority = np.array([float(job["priority"]) for job in waiting])
+    asked = [job["shapes"][job.get("requested") or 0] for job in waiting]
+    quantiles = [
+        taking[job["id"], shape["pool"], shape["gpus"]] for job, shape in zip(waiting, asked, strict=True)
+    ]
+    hours = interpolate(np.array(quantiles), policy.job_quantile)
+    new = raised(priority, days, hours, policy)
     for k in np.flatnonzero(new != priority):
         waiting[k]["priority"] = float(new[k])
-    return Problem.from_dict(document)
 
 
 def _sha(text: str) -> str:
