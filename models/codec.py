@@ -6,16 +6,20 @@ import json
 import math
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0
 
 from tidegrid.errors import InputError
 from tidegrid.models.bundle import Bundle
 
 PARTS = "bundle.json"
 ARRAYS = "arrays.npz"
+MOST_BYTES = 512 << 20
+"""The most that the files of a version may hold, arrays unpacked."""
 SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 """What a file of a version may be called: no folder, no parent, no hidden file."""
 
@@ -72,8 +76,7 @@ def decode(files: Mapping[str, bytes], *, folder: str = "bundle") -> Bundle:
         texts = {name: files[file].decode("utf-8") for name, file in parts["texts"].items()}
         arrays: dict[str, np.ndarray] = {}
         if ARRAYS in files:
-            with np.load(io.BytesIO(files[ARRAYS]), allow_pickle=False) as stored:
-                arrays = {_unescaped(key): stored[key] for key in stored.files}
+            arrays = _unpacked(files[ARRAYS])
         return Bundle(parts["estimator"], parts["params"], parts["state"], arrays, texts)
     except (
         KeyError,
@@ -83,12 +86,34 @@ def decode(files: Mapping[str, bytes], *, folder: str = "bundle") -> Bundle:
         zipfile.BadZipFile,
         RecursionError,
         EOFError,
+        NotImplementedError,
+        zlib.error,
     ) as error:
         raise InputError(
             f"is not a bundle ({type(error).__name__}: {error})",
             file=folder,
             fix="use a version that verifies",
         ) from None
+
+
+def _unpacked(data: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file; sizes are compared with what the headers state before any is unpacked."""
+    arrays: dict[str, np.ndarray] = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > MOST_BYTES:
+            raise ValueError(f"its arrays unpack to more than {MOST_BYTES >> 20} MiB")
+        for entry in entries:
+            with archive.open(entry) as handle:
+                raw = handle.read()
+            stream = io.BytesIO(raw)
+            read_header = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}
+            shape, _, dtype = read_header[np.lib.format.read_magic(stream)](stream)
+            if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(raw) - stream.tell():
+                raise ValueError(f"{entry.filename} does not hold the array that its header states")
+            name = _unescaped(entry.filename.removesuffix(".npy"))
+            arrays[name] = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
+    return arrays
 
 
 def digest(bundle: Bundle) -> str:

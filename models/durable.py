@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,30 @@ PART = ".part-"
 """How the name of an unfinished file or folder begins; no reader lists such a name."""
 OLD = ".old-"
 """How the name of a folder that is being deleted begins."""
+
+
+MOST_TEXT = 16 << 20
+"""The most bytes that a manifest, a log or an alias file may have."""
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes; a pipe or a device is never opened.
+
+    Raises
+    ------
+    InputError
+        The file is absent, cannot be read, is not a regular file, or is larger.
+    """
+    fix = "restore it, or use another version"
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError("is not a regular file", file=path, fix=fix)
+        if found.st_size > most:
+            raise InputError(f"has {found.st_size:,} bytes, more than {most:,}", file=path, fix=fix)
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
 
 
 def refusal(error: OSError, path: Path) -> InputError:

@@ -7,18 +7,21 @@ that either file alone is enough to find the champion.
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from tidegrid.errors import InputError
-from tidegrid.models.durable import append_line, refusal, replace_file
+from tidegrid.models.durable import MOST_TEXT, append_line, read_bounded, refusal, replace_file
 from tidegrid.models.manifest import VERSION
 
 LOG = "log.jsonl"
 ALIASES = "aliases.json"
-ACTIONS = ("save", "promote", "rollback", "prune", "reject")
+
+Number = Annotated[int, Field(ge=0, lt=1 << 53)]
+Id = Annotated[str, Field(pattern=f"^{VERSION.pattern}$")]
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,18 @@ class Entry:
         The highest sequence number ever given to a version, so that none is used twice.
     """
 
-    seq: int = 0
+    seq: Number = 0
     at: str = ""
     action: str = ""
-    version: str | None = None
+    version: Id | None = None
     reason: str = ""
-    champion: str | None = None
-    challenger: str | None = None
-    ancestors: tuple[str, ...] = ()
-    last: int = 0
+    champion: Id | None = None
+    challenger: Id | None = None
+    ancestors: tuple[Id, ...] = ()
+    last: Number = 0
+
+
+_SCHEMA = TypeAdapter(Entry)
 
 
 def state(folder: Path) -> Entry:
@@ -119,27 +125,15 @@ def _sealed(entry: Entry) -> bytes:
 def _unsealed(line: bytes) -> Entry | None:
     try:
         body = json.loads(line)
-        if not isinstance(body, Mapping):
-            return None
-        fields = {key: value for key, value in body.items() if key != "sum"}
-        entry = Entry(**{**fields, "ancestors": tuple(fields["ancestors"])})
-        good = _sealed(entry) == line and all(
-            VERSION.fullmatch(name)
-            for name in (entry.champion, entry.challenger, *entry.ancestors)
-            if name is not None
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
+        body.pop("sum")
+        entry = _SCHEMA.validate_json(json.dumps(body), strict=True)
+        return entry if _sealed(entry) == line else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return entry if good else None
 
 
 def _aliases(path: Path) -> Entry | None:
-    try:
-        return _unsealed(path.read_bytes().removesuffix(b"\n"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=path, fix="make it readable") from None
+    return _unsealed(read_bounded(path, MOST_TEXT).removesuffix(b"\n")) if path.exists() else None
 
 
 def _last(path: Path) -> Entry | None:
@@ -147,11 +141,8 @@ def _last(path: Path) -> Entry | None:
 
 
 def _lines(path: Path) -> list[Entry | None]:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=path, fix="make it readable") from None
+    raw = read_bounded(path, MOST_TEXT)
     # what follows the last newline was cut short by a kill and never decided anything
     return [_unsealed(line) for line in raw.split(b"\n")[:-1]]

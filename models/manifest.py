@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import tidegrid
 from tidegrid.errors import InputError
-from tidegrid.models.codec import SAFE_FILE, as_json, canonical
+from tidegrid.models.codec import MOST_BYTES, SAFE_FILE, as_json, canonical
+from tidegrid.models.durable import MOST_TEXT, read_bounded
 
 SCHEMA = 1
 """The schema number that this code writes."""
@@ -165,49 +168,77 @@ def unsealed(data: bytes, file: Path) -> dict[str, Any]:
     return body
 
 
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0, le=MOST_BYTES)]
+
+
+class _Manifest(BaseModel):
+    """The schema of a manifest: what every reader of one may rely on."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    estimator: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+    version: Annotated[str, Field(pattern=f"^{VERSION.pattern}$")]
+    content_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: Annotated[str, AfterValidator(lambda value: instant(value, "created"))]
+    files: Annotated[dict[str, _File], Field(min_length=1)]
+    libraries: dict[str, str]
+    code: str
+    distribution: str
+    features: list[dict[str, Any]]
+    window: Annotated[list[str], Field(min_length=2, max_length=2)] | None
+    history_sha256: str | None
+    rows: Annotated[int, Field(ge=0)] | None
+    metrics: dict[str, Any]
+    parent: str | None
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        for moment in self.window or ():
+            instant(moment, "window")
+        # the names come from a file that a stranger may have written: none may lead out of the folder
+        for name in self.files:
+            if not SAFE_FILE.fullmatch(name) or name == MANIFEST:
+                raise InputError(f"names the file {name!r}", field="files")
+        if sum(file.bytes for file in self.files.values()) > MOST_BYTES:
+            raise InputError(f"names more than {MOST_BYTES >> 20} MiB", field="files")
+        if not self.content_sha256.startswith(self.version.partition("-")[2]):
+            raise InputError("is not the version of this content", field="version")
+        return self
+
+
 def read(folder: Path) -> dict[str, Any]:
     """Read and check the manifest in a version's folder, lifted to the present schema.
 
     Raises
     ------
     InputError
-        It is missing or damaged, or its schema is one that this code cannot read.
+        It is missing or damaged, a field is not of its type or out of range, or its schema is one that this code
+        cannot read.
     """
     file = folder / MANIFEST
+    body = migrated(unsealed(read_bounded(file, MOST_TEXT), file), file)
+    fix = "use a version that tidegrid wrote"
     try:
-        data = file.read_bytes()
-    except OSError as error:
+        _Manifest.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise InputError(cause.problem, file=file, field=cause.field, fix=fix) from None
         raise InputError(
-            f"cannot be read ({error.strerror})", file=file, fix="use a complete version"
+            f"is not as its schema says ({first['msg']})", file=file, field=place, fix=fix
         ) from None
-    body = migrated(unsealed(data, file), file)
-    try:
-        files = body["files"]
-        sizes = all(
-            isinstance(part["bytes"], int) and isinstance(part["sha256"], str) for part in files.values()
-        )
-        content = body["content_sha256"]
-        found = VERSION.fullmatch(body["version"])
-        sound = (
-            sizes
-            and found is not None
-            and content.startswith(found[2])
-            and isinstance(body["estimator"], str)
-        )
-    except (KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise InputError("lacks a field of its schema", file=file, fix="use a version that tidegrid wrote")
     if body["version"] != folder.name or body["estimator"] != folder.parent.name:
         raise InputError(
             f"belongs to {body['estimator']} {body['version']}",
             file=file,
             fix="move it back to its own folder",
         )
-    # the names come from a file that a stranger may have written: none may lead out of the folder
-    for name in files:
-        if not SAFE_FILE.fullmatch(name) or name == MANIFEST:
-            raise InputError(f"names the file {name!r}", file=file, fix="use a version that tidegrid wrote")
     return body
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
 from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
+from tidegrid.estimators.boosted import booster_of
 from tidegrid.estimators.conformal import ConformalQuantiles, needed
 from tidegrid.models import Bundle
 
@@ -140,6 +141,4 @@ class Boosted(Estimator):
     def _raw(self, model: str, numbers: np.ndarray) -> np.ndarray:
         if not model or not len(numbers):
             return np.full(len(numbers), self.middle_)
-        import lightgbm as lgb
-
-        return np.asarray(lgb.Booster(model_str=model).predict(numbers, num_threads=1))
+        return np.asarray(booster_of(model).predict(numbers, num_threads=1))

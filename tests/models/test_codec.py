@@ -1,5 +1,8 @@
 """A bundle becomes bytes and comes back the same; nothing else passes."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,3 +93,38 @@ def test_junk_is_refused_in_one_line(junk: bytes) -> None:
         with pytest.raises(InputError) as caught:
             decode({**encode(Bundle("example")), name: junk})
         assert "\n" not in str(caught.value)
+
+
+def _npz(header: dict[str, object], body: bytes, compress: int = zipfile.ZIP_DEFLATED) -> bytes:
+    out, stream = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, header)
+    with zipfile.ZipFile(out, "w", compress) as archive:
+        archive.writestr("a.npy", stream.getvalue() + body)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _npz({"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)}, b""),
+        _npz({"descr": "<f8", "fortran_order": False, "shape": (3,)}, b"\0" * 16),
+        _npz({"descr": "<f8", "fortran_order": False, "shape": (2,)}, b"\0" * 17),
+        _npz({"descr": "|O", "fortran_order": False, "shape": (1,)}, b"\0" * 8),
+        b"PK\x05\x06" + b"\0" * 17,
+        b"",
+    ],
+)
+def test_arrays_that_are_not_what_their_header_states_are_refused(data: bytes) -> None:
+    files = {**encode(Bundle("example")), "arrays.npz": data}
+    with pytest.raises(InputError, match="is not a bundle"):
+        decode(files)
+
+
+def test_arrays_that_unpack_to_more_than_the_budget_are_refused_before_they_are_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegrid.models.codec.MOST_BYTES", 1 << 20)
+    packed = _npz({"descr": "|u1", "fortran_order": False, "shape": (1 << 21,)}, b"\0" * (1 << 21))
+    assert len(packed) < 1 << 14
+    with pytest.raises(InputError, match="more than 1 MiB"):
+        decode({**encode(Bundle("example")), "arrays.npz": packed})

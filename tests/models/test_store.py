@@ -1,6 +1,7 @@
 """The model store: versions whole or absent, and a champion that always loads."""
 
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -213,6 +214,41 @@ class TestDamage:
         with pytest.raises(InputError, match="names the file"):
             store.load("training", version.id)
 
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("files", {}), ("files", []), ("files", {"bundle.json": {"sha256": "0" * 64, "bytes": True}}),
+            ("files", {"bundle.json": {"sha256": 7, "bytes": 1}}),
+            ("files", {"bundle.json": {"sha256": "0" * 64, "bytes": 1 << 40}}),
+            ("window", "yesterday"), ("window", ["yesterday", "today"]), ("window", [1, 2]), ("created", 5),
+            ("libraries", ["numpy"]), ("libraries", {"numpy": 2}), ("metrics", 3.0), ("features", {"a": 1}),
+            ("features", ["gpus"]), ("rows", "many"), ("rows", -1), ("parent", 4), ("code", None),
+            ("version", 3), ("estimator", ["training"]), ("content_sha256", "f" * 64),
+        ],
+    )  # fmt: skip
+    def test_a_manifest_with_a_field_of_another_type_is_refused_by_name_and_the_rest_is_listed(
+        self, store: ModelStore, field: str, value: object
+    ) -> None:
+        saved(store, 1.0)
+        version = store.save(bundle(2.0), created=AT)
+        (version.folder / "manifest.json").write_bytes(manifest.sealed({**version.manifest, field: value}))
+        with pytest.raises(InputError, match=r"manifest\.json.*"):
+            store.load("training", version.id)
+        good, bad = store.list("training")
+        assert not good.problem and bad.problem and field.split("_")[0] in bad.problem
+        assert [problem.file for problem in store.verify()] == ["manifest.json"]
+
+    def test_a_pipe_in_place_of_a_file_is_never_opened(self, store: ModelStore) -> None:
+        version = store.save(bundle(), created=AT)
+        for name in ("manifest.json", "../log.jsonl", "../aliases.json"):
+            path = version.folder / name
+            path.unlink()
+            os.mkfifo(path)
+        with pytest.raises(InputError, match="not a regular file"):
+            store.champion("training")
+        with pytest.raises(InputError, match="not a regular file"):
+            manifest.read(version.folder)
+
     def test_a_version_moved_to_another_estimator_is_refused(self, store: ModelStore) -> None:
         version = store.save(bundle(), created=AT)
         other = store.root / "quantization" / version.id
@@ -231,6 +267,26 @@ class TestDamage:
 
 
 class TestJournal:
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("seq", "2"), ("seq", -1), ("seq", 1e300), ("champion", "../../x"), ("ancestors", "abc"),
+         ("ancestors", [3]), ("reason", None), ("last", "many"), ("at", 5), ("action", {})],
+    )  # fmt: skip
+    def test_a_line_with_a_field_of_another_type_is_told_and_ignored(
+        self, store: ModelStore, field: str, value: object
+    ) -> None:
+        (one,) = saved(store, 1.0)
+        log = store.root / "training" / "log.jsonl"
+        last = json.loads(log.read_bytes().splitlines()[-1])
+        body = {**{k: v for k, v in last.items() if k != "sum"}, "seq": 9, field: value}
+        body["sum"] = hashlib.sha256(
+            json.dumps(body, sort_keys=True, ensure_ascii=False).encode()
+        ).hexdigest()[:16]
+        with log.open("ab") as handle:
+            handle.write(json.dumps(body, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        assert store.champion("training") == one
+        assert any("line 3" in problem.problem for problem in store.verify())
+
     @pytest.mark.parametrize("lost", ["log.jsonl", "aliases.json"])
     def test_either_file_alone_is_enough_to_find_the_champion(self, store: ModelStore, lost: str) -> None:
         one, two = saved(store, 1.0, 2.0)
