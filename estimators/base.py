@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
-from tidegrid.errors import InputError, NotFittedError
+from tidegrid import errors
+from tidegrid.errors import InputError
 from tidegrid.models import Bundle
 
 LEVELS = (0.1, 0.5, 0.9)
@@ -60,12 +62,18 @@ class Feature:
     doc: str = ""
 
 
-class Estimator(BaseEstimator, ABC):
+class NotFittedError(errors.NotFittedError, SklearnNotFittedError):
+    """An estimator was asked to predict before it was fitted: tidegrid's error, and scikit-learn's too."""
+
+
+class Estimator(RegressorMixin, BaseEstimator, ABC):
     """Base class of every estimator.
 
-    The contract is scikit-learn's: ``__init__`` only stores its arguments, ``fit`` validates, learns and returns
-    ``self``, ``clone`` works, what is learnt has a trailing underscore. An estimator that ``predicts_unfitted``
-    answers from its prior before any fit. :func:`tidegrid.estimators.testing.check_estimator` tests all of it.
+    The contract is that of a scikit-learn regressor: ``__init__`` only stores its arguments, ``fit`` validates, learns
+    and returns ``self``, ``clone``, ``score`` (R² of the median), ``Pipeline``, ``GridSearchCV`` and
+    ``cross_val_score`` work, what is learnt has a trailing underscore. ``X`` is a DataFrame, since features are found
+    by name. An estimator that ``predicts_unfitted`` answers from its prior before any fit.
+    :func:`tidegrid.estimators.testing.check_estimator` tests all of it.
 
     Attributes
     ----------
@@ -104,7 +112,7 @@ class Estimator(BaseEstimator, ABC):
         X
             One row a finished job (or, for ``demand``, a series and hour), with the columns of ``features``.
         y
-            The target, on the index of ``X``: hours, or demand an hour.
+            The target: hours, or demand an hour. A Series has the index of ``X``; an array has one value a row.
         observed
             Whether ``y`` is the true value; False where it is only a lower bound (the job failed, was cancelled
             or ran into its limit). All True where absent.
@@ -164,11 +172,100 @@ class Estimator(BaseEstimator, ABC):
         """
         return pd.DataFrame({"feasible": True, "reason": ""}, index=X.index)
 
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the features, in their declared order; absent before ``fit``, as scikit-learn has it.
+
+        Raises
+        ------
+        AttributeError
+            The estimator is not fitted.
+        """
+        if not any(name.endswith("_") for name in vars(self)):
+            raise AttributeError(f"{type(self).__name__} is not fitted")
+        return np.array([feature.name for feature in self.features], dtype=object)
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features it reads; absent before ``fit``."""
+        return len(self.feature_names_in_)
+
     def _require_fitted(self, attribute: str) -> None:
         if not hasattr(self, attribute):
             raise NotFittedError(
                 f"{type(self).__name__} is not fitted; call fit(X, y), or load a saved version"
             )
+
+
+def named_columns(X: Any) -> pd.DataFrame:
+    """Return ``X``, refused unless it is a DataFrame.
+
+    Raises
+    ------
+    InputError
+        It is an array or something else without names of columns.
+    """
+    if not isinstance(X, pd.DataFrame):
+        raise InputError(
+            f"is a {type(X).__name__}, whose columns have no names",
+            field="X",
+            fix="give a pandas.DataFrame with the features as columns",
+        )
+    return X
+
+
+def row_by_row(values: Any, X: pd.DataFrame, name: str) -> pd.Series:
+    """Return one value for each row of ``X``, on its index.
+
+    Parameters
+    ----------
+    values
+        A Series on the index of ``X``, or an array or list with one value a row.
+    name
+        What it is called in errors.
+
+    Raises
+    ------
+    InputError
+        It has another length, or the index of a Series is not that of ``X``.
+    """
+    if len(values) != len(X):
+        raise InputError(f"has {len(values)} values for {len(X)} rows", field=name, fix="give one a row of X")
+    if isinstance(values, pd.Series):
+        if not values.index.equals(X.index):
+            raise InputError(
+                "has another index than X", field=name, fix=f"align it, as in {name}.loc[X.index]"
+            )
+        return values
+    return pd.Series(values, index=X.index)
+
+
+def checked_durations(X: pd.DataFrame, y: Any, observed: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the target of a duration estimator as arrays.
+
+    Returns
+    -------
+    hours : ndarray of float64, shape (rows,)
+        Finite, 0 or more.
+    seen : ndarray of bool, shape (rows,)
+        Whether each is the true duration; False for a lower bound.
+
+    Raises
+    ------
+    InputError
+        ``y`` or ``observed`` has another length or index than ``X``, or a duration is missing, negative or infinite.
+    """
+    given = row_by_row(y, X, "y")
+    hours = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    bad = ~(np.isfinite(hours) & (hours >= 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{given.iloc[at]!r} cannot be used", row=at + 2, field="y", fix="give finite hours, 0 or more"
+        )
+    if observed is None:
+        return hours, np.ones(len(X), dtype=bool)
+    return hours, row_by_row(observed, X, "observed").to_numpy(dtype=bool)
 
 
 def as_levels(levels: Sequence[float]) -> tuple[float, ...]:
@@ -218,6 +315,7 @@ def checked_features(
     InputError
         A required column or cell is missing, a cell is not of its type, or a value is out of range.
     """
+    named_columns(X)
     # arrays, not series: a prediction of one row should not pay for pandas' alignment a dozen times
     columns: dict[str, Any] = {}
     for feature in features:

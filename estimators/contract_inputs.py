@@ -188,11 +188,32 @@ def _bad_target(subject: Subject) -> None:
             pass
         else:
             raise Broken("fit accepted NaN as a duration")
-    try:
-        subject.fresh().fit(X.copy(), y.iloc[:-1])
-    except InputError:
-        return
-    raise Broken("fit accepted a target of another length than X")
+    shuffled = y.iloc[np.random.default_rng(subject.seed).permutation(len(y))]
+    for what, target in (("of another length than X", y.iloc[:-1]), ("on another index than X", shuffled)):
+        try:
+            subject.fresh().fit(X.copy(), target)
+        except InputError:
+            continue
+        raise Broken(f"fit accepted a target {what}")
+    values: Any = y.to_numpy()
+    array = subject.fresh().fit(X.copy(), values).predict_quantiles(subject.future.copy(), LEVELS)
+    same(subject.predicted, array, "a target given as an array")
+
+
+@CHECKS.promise("an X without names of columns is refused in one line")
+def _no_names(subject: Subject) -> None:
+    past: Any = subject.history[0].to_numpy(dtype=object)
+    future: Any = subject.future.to_numpy(dtype=object)
+    for what, call in (
+        ("fit", lambda: subject.fresh().fit(past, subject.history[1])),
+        ("predict_quantiles", lambda: subject.fitted.predict_quantiles(future)),
+    ):
+        try:
+            call()
+        except InputError as error:
+            need("\n" not in str(error), f"{what} says more than a line ({error})")
+            continue
+        raise Broken(f"{what} accepted an array as X")
 
 
 @CHECKS.promise("an empty X gives an empty answer")

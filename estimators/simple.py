@@ -7,8 +7,16 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from tidegrid.errors import InputError, NotFittedError
-from tidegrid.estimators.base import LEVELS, Estimator, as_levels, checked_features, quantile_frame
+from tidegrid.errors import InputError
+from tidegrid.estimators.base import (
+    LEVELS,
+    Estimator,
+    NotFittedError,
+    as_levels,
+    checked_durations,
+    checked_features,
+    quantile_frame,
+)
 from tidegrid.estimators.conformal import ConformalQuantiles
 from tidegrid.models import Bundle
 
@@ -66,8 +74,7 @@ class PointEstimator(Estimator):
             A duration is missing, negative or infinite, a feature cannot be used, or no job completed.
         """
         checked = checked_features(X, self.features)
-        hours = _hours(X, y)
-        done = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
+        hours, done = checked_durations(X, y, observed)
         if not done.any() and not self.predicts_unfitted:
             raise InputError("no job completed", field="observed", fix="give at least one finished job")
         checked, hours = checked[done].reset_index(drop=True), hours[done]
@@ -139,14 +146,3 @@ class PointEstimator(Estimator):
                 fix="return one finite number of hours a row",
             )
         return np.log(np.maximum(hours, FLOOR_H))
-
-
-def _hours(X: pd.DataFrame, y: pd.Series) -> np.ndarray:
-    if len(y) != len(X):
-        raise InputError(f"y has {len(y)} rows and X has {len(X)}", field="y", fix="give one duration a row")
-    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-    bad = ~(np.isfinite(hours) & (hours >= 0))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise InputError(f"{y.iloc[at]!r} cannot be used", row=at + 2, field="y", fix="give hours, 0 or more")
-    return hours

@@ -7,12 +7,20 @@ Use it in a plugin's tests::
     def test_it_keeps_the_contract():
         check_estimator(MyEstimator())
 
-A failure says which promise was broken and how.
+A failure says which promise was broken and how. ``parametrize_with_checks`` makes one test case a promise instead, as
+scikit-learn's function of that name does::
+
+    from tidegrid.estimators.testing import parametrize_with_checks
+
+    @parametrize_with_checks([MyEstimator()])
+    def test_contract(estimator, check):
+        check(estimator)
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tidegrid.errors import TidegridError
@@ -91,6 +99,36 @@ def check_estimator(estimator: Estimator | type[Estimator], *, seed: int = 0) ->
         detail = _broken(check, subject)
         if detail:
             raise ContractError(subject.name, promise, detail)
+
+
+def parametrize_with_checks(estimators: Sequence[Estimator | type[Estimator]], *, seed: int = 0) -> Any:
+    """Return a pytest decorator that runs a test once for each estimator and promise.
+
+    The test takes ``estimator`` and ``check``, and calls ``check(estimator)``, which raises :class:`ContractError`
+    where the promise is broken. Needs pytest.
+    """
+    import pytest
+
+    cases = []
+    for estimator in estimators:
+        # one subject an estimator: its fits are shared by the checks, and made when the first one needs them
+        shared: dict[str, Subject] = {}
+
+        def case(
+            given: Estimator | type[Estimator],
+            promise: str,
+            check: Callable[[Subject], None],
+            shared: dict[str, Subject] = shared,
+        ) -> None:
+            subject = shared.setdefault("subject", _subject(given, seed))
+            if detail := _broken(check, subject):
+                raise ContractError(subject.name, promise, detail)
+
+        name = str(getattr(estimator, "name", estimator))
+        for promise, check in CHECKS:
+            run = partial(case, promise=promise, check=check)
+            cases.append(pytest.param(estimator, run, id=f"{name}: {promise}"))
+    return pytest.mark.parametrize(("estimator", "check"), cases)
 
 
 def _subject(estimator: Estimator | type[Estimator], seed: int) -> Subject:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
-from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
+from tidegrid.estimators.base import as_levels, checked_durations, checked_features, quantile_frame
 from tidegrid.estimators.boosted import booster_of
 from tidegrid.estimators.conformal import ConformalQuantiles, needed
 from tidegrid.models import Bundle
@@ -59,11 +59,8 @@ class Boosted(Estimator):
         """Learn; what is learnt ends in an underscore, and nothing of an earlier fit is left."""
         # promise: columns by name, in range, or refused by name; X itself is never touched
         frame = checked_features(X, self.features)
-        hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-        # promise: a target that is no number, negative or of another length is refused
-        if len(hours) != len(frame) or not (np.isfinite(hours) & (hours >= 0)).all():
-            raise InputError("is not one finite duration a row", field="y", fix="give hours, 0 or more")
-        done = np.ones(len(hours), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
+        # promise: a target that is not a number, negative, or not on the index of X is refused
+        hours, done = checked_durations(X, y, observed)
         logs = np.log(np.maximum(hours, FLOOR_H))
         # promise: a job that did not complete is a lower bound; it counts where it already outlasts the median
         middle = float(np.median(logs[done])) if done.any() else 0.0

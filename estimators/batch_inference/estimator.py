@@ -6,8 +6,15 @@ from typing import ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from tidegrid.errors import InputError
-from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
+from tidegrid.estimators.base import (
+    LEVELS,
+    Estimator,
+    Feature,
+    as_levels,
+    checked_durations,
+    checked_features,
+    quantile_frame,
+)
 from tidegrid.estimators.batch_inference.throughput import Phases, phases
 from tidegrid.estimators.effects import Effects
 from tidegrid.estimators.training.gpus import find as find_gpu
@@ -100,7 +107,7 @@ class BatchInferenceEstimator(Estimator):
             A duration is negative, missing or infinite, or a feature cannot be used; the row is named.
         """
         checked = checked_features(X, self.features)
-        hours, seen = _targets(X, y, observed)
+        hours, seen = checked_durations(X, y, observed)
         self.factors_ = (0.0, 0.0)
         self.effects_ = Effects()
         if len(X):
@@ -249,21 +256,3 @@ def _fit_factors(phase: Phases, log_s: np.ndarray, seen: np.ndarray) -> tuple[fl
 
     found = least_squares(loss, np.zeros(2), loss="soft_l1", bounds=(-4.0, 4.0)).x
     return float(found[0]), float(found[1])
-
-
-def _targets(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
-    if len(y) != len(X):
-        raise InputError(f"y has {len(y)} rows and X has {len(X)}", field="y", fix="give one duration a row")
-    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-    bad = ~(np.isfinite(hours) & (hours >= 0))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise InputError(
-            f"{hours[at]} cannot be used", row=at + 2, field="y", fix="give finite hours, 0 or more"
-        )
-    seen = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
-    if len(seen) != len(X):
-        raise InputError(
-            f"observed has {len(seen)} rows and X has {len(X)}", field="observed", fix="give one a row"
-        )
-    return hours, seen

@@ -6,8 +6,15 @@ from typing import ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from tidegrid.errors import InputError
-from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
+from tidegrid.estimators.base import (
+    LEVELS,
+    Estimator,
+    Feature,
+    as_levels,
+    checked_durations,
+    checked_features,
+    quantile_frame,
+)
 from tidegrid.estimators.effects import Effects
 from tidegrid.estimators.quantization.algorithms import COMMON, find
 from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
@@ -104,7 +111,7 @@ class QuantizationEstimator(Estimator):
             A duration is not above 0 and finite, or a feature cannot be used; the row is named.
         """
         checked = checked_features(X, self.features)
-        hours, seen = _targets(X, y, observed)
+        hours, seen = checked_durations(X, y, observed)
         effects, stretch = Effects(), {}
         if len(X):
             minutes, extra = prior_minutes(checked)
@@ -287,21 +294,3 @@ def _stretch(z: np.ndarray, site: np.ndarray) -> float:
     order = np.argsort(z, kind="stable")
     at = min(int(np.searchsorted(np.cumsum(weight[order]), level - 1e-9)), len(z) - 1)
     return float(np.clip(z[order][at] / norm.ppf(CALIBRATED), *STRETCH))
-
-
-def _targets(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
-    if len(y) != len(X):
-        raise InputError(f"y has {len(y)} rows and X has {len(X)}", field="y", fix="give one duration a row")
-    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-    bad = ~(np.isfinite(hours) & (hours >= 0))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise InputError(
-            f"{hours[at]} cannot be used", row=at + 2, field="y", fix="give finite hours, 0 or more"
-        )
-    seen = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
-    if len(seen) != len(X):
-        raise InputError(
-            f"observed has {len(seen)} rows and X has {len(X)}", field="observed", fix="give one a row"
-        )
-    return hours, seen

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, quantile_frame
+from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, named_columns, quantile_frame
 from tidegrid.estimators.conformal import ConformalQuantiles
 from tidegrid.estimators.realtime.bands import (
     band,
@@ -283,7 +283,7 @@ class RealtimeEstimator(Estimator):
 
     def _rows(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         for feature in self.features:
-            if feature.name not in X.columns:
+            if feature.name not in named_columns(X).columns:
                 raise InputError("the column is missing", field=feature.name, fix=f"add it: {feature.doc}")
         if X["unique_id"].isna().any():
             at = int(np.flatnonzero(X["unique_id"].isna())[0])

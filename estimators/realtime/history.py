@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.base import named_columns, row_by_row
 from tidegrid.estimators.realtime.localtime import utc_hours
 
 
@@ -102,12 +103,11 @@ def histories(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, longest
         A column is missing, a cell cannot be used, or a series has an hour twice; series or row are named.
     """
     for name in ("unique_id", "ds"):
-        if name not in X.columns:
+        if name not in named_columns(X).columns:
             raise InputError(
                 "the column is missing", field=name, fix="give unique_id and ds (UTC hour starts)"
             )
-    if len(y) != len(X):
-        raise InputError(f"y has {len(y)} rows and X {len(X)}", field="y", fix="give one demand a row of X")
+    y = row_by_row(y, X, "y")
     if X["unique_id"].isna().any():
         at = int(np.flatnonzero(X["unique_id"].isna())[0])
         raise InputError("the cell is empty", row=at + 2, field="unique_id", fix="name the series")
@@ -125,7 +125,7 @@ def histories(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, longest
                 fix="write demand an hour, or leave it empty",
             )
     if observed is not None:
-        demand[~np.asarray(observed, dtype=bool)] = np.nan
+        demand[~row_by_row(observed, X, "observed").to_numpy(dtype=bool)] = np.nan
     hours = utc_hours(X["ds"])
     codes, names = pd.factorize(X["unique_id"].astype(object).astype(str), sort=True)
     order = np.lexsort((hours, codes))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.base import checked_durations, row_by_row
 from tidegrid.estimators.recurring.keys import NONE, rung_keys
 
 FLOOR_H = 1.0 / 3600.0
@@ -78,16 +79,10 @@ def as_rows(
         A duration is negative, missing or infinite, or a column has another length; the row is named.
     """
     rows = len(features)
-    for name, column in (("y", y), ("observed", observed), ("known_at", known_at)):
-        if column is not None and len(column) != rows:
-            raise InputError(
-                f"{len(column)} rows, and X has {rows}", field=name, fix="give one value a row of X"
-            )
-    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-    refuse(~(np.isfinite(hours) & (hours >= 0)), np.asarray(y), "y", "give hours, 0 or more and finite")
-    flags = np.ones(rows, dtype=np.int8)
-    if observed is not None and not every_end:
-        flags = np.asarray(observed, dtype=bool).astype(np.int8)
+    hours, seen = checked_durations(features, y, observed)
+    if known_at is not None:
+        known_at = row_by_row(known_at, features, "known_at")
+    flags = np.ones(rows, dtype=np.int8) if every_end else seen.astype(np.int8)
     submit, known = _instants(features["submit_time"], known_at, hours, clock)
     log_hours = np.log(np.maximum(hours, FLOOR_H))
     return Rows(features, rung_keys(features), log_hours, flags, submit, known, log_limits(features))

@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.base import LEVELS, Estimator, as_levels, quantile_frame
+from tidegrid.estimators.base import (
+    LEVELS,
+    Estimator,
+    as_levels,
+    checked_durations,
+    quantile_frame,
+    row_by_row,
+)
 from tidegrid.estimators.conditional import GRID, remaining_quantiles
 from tidegrid.estimators.training import calibration as calibrations
 from tidegrid.estimators.training import features, intervals, memory, physics, residual
@@ -93,7 +100,7 @@ class TrainingEstimator(Estimator):
         nothing, one above it pulls the estimate up, to where the run would be expected to end given that it got there.
         """
         C = features.checked(X)
-        hours, seen = _checked_target(X, y, observed)
+        hours, seen = checked_durations(X, y, observed)
         order = _order(X, known_at)
         rows, terms = self._prepared(C)
         z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
@@ -123,7 +130,7 @@ class TrainingEstimator(Estimator):
         if not hasattr(self, "history_"):
             return self.fit(X, y, observed=observed, known_at=known_at)
         C = features.checked(X)
-        hours, seen = _checked_target(X, y, observed)
+        hours, seen = checked_durations(X, y, observed)
         if len(C):
             rows, terms = self._prepared(C)
             z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
@@ -314,32 +321,8 @@ def _keys(C: Table) -> Keys:
     return Keys(stack, text("user"), names[codes].astype(str))
 
 
-def _checked_target(
-    X: pd.DataFrame, y: pd.Series, observed: pd.Series | None
-) -> tuple[np.ndarray, np.ndarray]:
-    if len(y) != len(X):
-        raise InputError(
-            f"has {len(y)} values for {len(X)} rows", field="y", fix="give one duration a row of X"
-        )
-    hours = pd.to_numeric(pd.Series(np.asarray(y)), errors="coerce").to_numpy(dtype=float)
-    bad = ~np.isfinite(hours) | (hours < 0)
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        raise InputError(f"{hours[at]} cannot be used", row=at + 2, field="y", fix="give hours, 0 or more")
-    if observed is not None and len(observed) != len(X):
-        raise InputError(
-            f"has {len(observed)} values for {len(X)} rows", field="observed", fix="give one a row"
-        )
-    seen = np.ones(len(X), dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
-    return hours, seen
-
-
 def _order(X: pd.DataFrame, known_at: pd.Series | None) -> np.ndarray:
     if known_at is None:
         return np.arange(len(X))
-    if len(known_at) != len(X):
-        raise InputError(
-            f"has {len(known_at)} values for {len(X)} rows", field="known_at", fix="give one a row"
-        )
-    instants = pd.to_datetime(pd.Series(np.asarray(known_at)), utc=True)
+    instants = pd.to_datetime(row_by_row(known_at, X, "known_at"), utc=True)
     return instants.rank(method="first").fillna(0).to_numpy(dtype=float)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tidegrid.estimators.base import Feature, checked_features
+from tidegrid.estimators.base import Feature, checked_features, named_columns
 from tidegrid.estimators.training import gpus as sheets
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.layouts import Layout, layout, planned
@@ -174,7 +174,7 @@ def checked(X: pd.DataFrame) -> Table:
     """
     columns: dict[str, np.ndarray] = {}
     slow: list[Feature] = []
-    unique = X.columns.is_unique
+    unique = named_columns(X).columns.is_unique
     for feature in FEATURES + SITE:
         column: np.ndarray | None
         if unique and feature.name not in X.columns and not feature.required:

@@ -9,9 +9,15 @@ import pytest
 
 from tidegrid.errors import InputError
 from tidegrid.estimators import LEVELS, Estimator, Feature
-from tidegrid.estimators.base import as_levels, checked_features, quantile_frame
+from tidegrid.estimators.base import as_levels, checked_durations, checked_features, quantile_frame
 from tidegrid.estimators.realtime import RealtimeEstimator
-from tidegrid.estimators.testing import ContractError, check_estimator, promises, run_checks
+from tidegrid.estimators.testing import (
+    ContractError,
+    check_estimator,
+    parametrize_with_checks,
+    promises,
+    run_checks,
+)
 from tidegrid.models import Bundle
 
 
@@ -39,13 +45,9 @@ class LogNormal(Estimator):
         known_at: pd.Series | None = None,
     ) -> Self:
         frame = checked_features(X, self.features)
-        hours = np.asarray(y, dtype=float)
-        if len(hours) != len(frame):
-            raise InputError("has another length than X", field="y", fix="give one target a row")
+        hours, _ = checked_durations(X, y, observed)
         if len(hours) == 0:
             raise InputError("has no rows", field="y", fix="give at least one finished job")
-        if not np.isfinite(hours).all() or (hours < 0).any():
-            raise InputError("holds a value that is no duration", field="y", fix="give finite hours")
         logs = np.log(np.maximum(hours, 1e-3))
         self.level_ = float(np.median(logs))
         groups = pd.Series(logs).groupby(frame["gpu_type"].to_numpy())
@@ -85,6 +87,23 @@ def test_an_honest_estimator_passes() -> None:
     check_estimator(LogNormal)
     check_estimator(LogNormal(spread=1.2))
     assert [o for o in run_checks(LogNormal) if not o.kept] == []
+
+
+@parametrize_with_checks([LogNormal(), LogNormal])
+def test_each_promise_can_be_a_case_of_its_own(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_a_case_names_the_promise_that_is_broken() -> None:
+    (mark,) = [parametrize_with_checks([StoresMore]).mark]
+    broken = []
+    for case in mark.args[1]:
+        try:
+            case.values[1](case.values[0])
+        except ContractError as error:
+            broken.append(error.promise)
+            assert str(case.id) == f"log_normal: {error.promise}"
+    assert broken
 
 
 def test_every_promise_is_one_line() -> None:
