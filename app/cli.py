@@ -34,9 +34,8 @@ app = typer.Typer(
     help="Forecasts what a GPU cluster will need, and fills the cluster with it.",
     epilog="Start with: tidegrid demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

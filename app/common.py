@@ -1,9 +1,10 @@
 """What every command shares: consoles, machine-readable output, errors as one line, progress."""
 
+import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -17,6 +18,7 @@ DONE = 0
 REFUSED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+STOPPED = "tidegrid: interrupted; nothing was left half-written\n"
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
@@ -42,11 +44,19 @@ SeedOption = Annotated[
 ]
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def visible(text: str) -> str:
+    """Return text with its control codes spelt out: what a file holds must not steer the reader's terminal."""
+    return text.translate(_CONTROLS)
+
+
 def say(text: str = "", *, lead: str = "", style: str = "") -> None:
     """Print a line to standard output as it stands, brackets included: ``lead`` in bold, the rest in ``style``."""
     from rich.text import Text
 
-    console().print(Text.assemble((lead, "bold"), (text, style)))
+    console().print(Text.assemble((visible(lead), "bold"), (visible(text), style)))
 
 
 def say_synthetic() -> None:
@@ -70,18 +80,23 @@ def table(title: str, columns: list[str], rows: list[list[str]], *, left: int = 
     from rich.text import Text
 
     out = Table(
-        title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        title=Text(visible(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for i, column in enumerate(columns):
         out.add_column(Text(column), justify="left" if i < left else "right")
     for row in rows:
-        out.add_row(*(Text(cell) for cell in row))
+        out.add_row(*(Text(visible(cell)) for cell in row))
     console().print(out)
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON object; nothing else goes to standard output with ``--json``."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain) + "\n")
+JSON_VERSION = 1
+"""The version of what ``--json`` prints: it rises where a key changes its meaning or goes."""
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object with its version; nothing else goes to standard output with ``--json``."""
+    told = {"json_version": JSON_VERSION, **value}
+    sys.stdout.write(json.dumps(told, ensure_ascii=False, allow_nan=False, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -114,10 +129,10 @@ def progress(description: str, quiet: bool = False, lines: bool = False) -> Iter
         yield lambda text: None
         return
     if not err.is_terminal:
-        yield lambda text: print(text, file=sys.stderr, flush=True)
+        yield lambda text: print(visible(text), file=sys.stderr, flush=True)
         return
-    with err.status(escape(description)) as status:
-        yield lambda text: status.update(escape(text))
+    with err.status(escape(visible(description))) as status:
+        yield lambda text: status.update(escape(visible(text)))
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
@@ -160,8 +175,11 @@ def check_store(store: Path | None) -> None:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Print an error as one line on standard error and exit with code 2."""
-    sys.stderr.write(f"error: {error}\n")
+    """Print an error as one line on standard error, as JSON too where JSON was asked for, and exit with code 2."""
+    if "--json" in sys.argv[1:]:
+        parts = {name: getattr(error, name, None) for name in ("problem", "file", "row", "field", "fix")}
+        print_json({"error": {**parts, "text": str(error)}})
+    sys.stderr.write(f"error: {visible(' '.join(str(error).split(chr(10))))}\n")
     raise SystemExit(BAD_INPUT)
 
 
@@ -170,14 +188,41 @@ def run(app: typer.Typer, argv: list[str] | None = None) -> NoReturn:
 
     Set ``TIDEGRID_DEBUG=1`` to see the traceback of an error that is a fault of tidegrid's own.
     """
+    if sys.stdout is None:  # closed by the caller (``>&-``)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        _unwritable("it is closed")
+    try:
+        code = _called(app, argv)
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _to_nowhere()
+        except OSError as error:
+            _to_nowhere()
+            _unwritable(error.strerror)
+    raise SystemExit(code)
+
+
+def _to_nowhere() -> None:
+    # Python flushes standard output once more when it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unwritable(why: str | None) -> NoReturn:
+    sys.stderr.write(f"error: standard output cannot be written ({why}); name a place with room\n")
+    raise SystemExit(REFUSED)
+
+
+def _called(app: typer.Typer, argv: list[str] | None) -> int:
     try:
         code = app(argv, standalone_mode=False)
     except TidegridError as error:
         fail(error)
     except BrokenPipeError:
         # the reader of a pipe went away (… | head): quiet, as other tools are
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(DONE) from None
+        _to_nowhere()
+        return DONE
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except MemoryError:
@@ -187,6 +232,9 @@ def run(app: typer.Typer, argv: list[str] | None = None) -> NoReturn:
             _fail_usage(error)
         if os.environ.get("TIDEGRID_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EBADF) and not error.filename:
+            _to_nowhere()
+            _unwritable(error.strerror)
         fail(
             InputError(
                 f"a fault of tidegrid's own: {type(error).__name__}: {error}",
@@ -194,8 +242,8 @@ def run(app: typer.Typer, argv: list[str] | None = None) -> NoReturn:
             )
         )
     if code == INTERRUPTED:
-        sys.stderr.write("tidegrid: interrupted; nothing was left half-written\n")
-    raise SystemExit(code if isinstance(code, int) else DONE)
+        sys.stderr.write(STOPPED)
+    return code if isinstance(code, int) else DONE
 
 
 _WORDS = {

@@ -146,6 +146,8 @@ def _pyplot() -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    # names of jobs and apps are drawn as they are, dollar signs included
+    mpl.rcParams["text.parse_math"] = False
     import matplotlib.pyplot as plt
 
     return plt

@@ -1,9 +1,16 @@
 """Wrong usage of the command line: one line on standard error, exit code 2, and no box."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from command_line import call
 
+from tidegrid.__main__ import main
 from tidegrid.app import common
+from tidegrid.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -49,6 +56,55 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr("tidegrid.scheduler.Problem.read", interrupted)
     code, _, err = call(capsys, "solve", "problem.json")
     assert (code, err) == (130, "tidegrid: interrupted; nothing was left half-written\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("target", ["> /dev/full", ">&-"])
+def test_an_output_that_cannot_be_written_is_one_line(target: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -m tidegrid estimators list {target}'], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: standard output cannot be written")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_while_loading_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "tidegrid.app.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "tidegrid.app.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == common.INTERRUPTED
+    assert capsys.readouterr().err == common.STOPPED
+
+
+def test_json_has_a_version_and_so_have_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call(capsys, "estimators", "list", "--json")
+    assert code == 0 and json.loads(out)["json_version"] == common.JSON_VERSION
+    monkeypatch.setattr(sys, "argv", ["tidegrid", "check", "no.json", "no.json", "--json"])
+    code, out, err = call(capsys, "check", "no.json", "no.json", "--json")
+    told = json.loads(out)
+    assert code == 2 and told["json_version"] == common.JSON_VERSION
+    assert told["error"]["file"] == "no.json" and told["error"]["text"] in err
+
+
+def test_control_codes_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    common.say("job \x1b[31mred\x9b1m", lead="\x07")
+    common.table("\x1b]0;t\x07", ["job"], [["a\x1bb"]])
+    with pytest.raises(SystemExit):
+        common.fail(InputError("\x1b[2J is no job"))
+    told = capsys.readouterr()
+    assert not {"\x1b", "\x9b", "\x07"} & set(told.out + told.err)
+    assert "\\x1b[31mred\\x9b1m" in told.out and "\\x1b[2J is no job" in told.err
 
 
 def test_what_is_printed_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
