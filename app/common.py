@@ -80,7 +80,10 @@ def table(title: str, columns: list[str], rows: list[list[str]], *, left: int = 
     from rich.text import Text
 
     out = Table(
-        title=Text(visible(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        title=Text(visible(title)) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     for i, column in enumerate(columns):
         out.add_column(Text(column), justify="left" if i < left else "right")
@@ -189,7 +192,7 @@ def run(app: typer.Typer, argv: list[str] | None = None) -> NoReturn:
     Set ``TIDEGRID_DEBUG=1`` to see the traceback of an error that is a fault of tidegrid's own.
     """
     if sys.stdout is None:  # closed by the caller (``>&-``)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         _unwritable("it is closed")
     try:
         code = _called(app, argv)

@@ -190,7 +190,7 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
         write_text(files[name], frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if report:
         from tidegrid.app.pictures import grid_png
-        from tidegrid.app.report import Report, write_report
+        from tidegrid.app.report import PEOPLE, Report, write_report
 
         shown = [(mode, result.plans[mode]) for mode in dict.fromkeys((plan.mode, "fifo"))]
         files["report"] = out / "report.html"
@@ -204,12 +204,16 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
                 plans=shown,
                 figures=pd.DataFrame(figures(result.plans), columns=COLUMNS),
                 etas=result.planned.etas,
-                unplaced=[*result.refused, *result.waiting],
+                unplaced=result.refused,
                 traffic={
                     app: demand.traffic[demand.traffic["unique_id"] == key].reset_index(drop=True)
                     for app, key in series.items()
                 },
-                notes=[*(f"Deadline at risk: {risk}." for risk in result.deadlines), *result.notes],
+                people=pd.concat(
+                    [f.reindex(columns=PEOPLE) for f in (result.site.requests, result.site.running)]
+                ).fillna(""),
+                deadlines=result.deadlines,
+                notes=result.notes,
                 synthetic=result.site.cluster.synthetic,
                 zone=result.site.cluster.timezone,
             ),

@@ -12,7 +12,22 @@ import pandas as pd
 from tidegrid.app.board import COLOURS, IDLE, KIND_NAMES, Block, blocks
 from tidegrid.files import write_text
 from tidegrid.pipeline.etas import start_of
-from tidegrid.scheduler import Plan, Problem
+from tidegrid.scheduler import Placement, Plan, Problem
+
+PEOPLE = ["job_id", "user", "name"]
+"""The columns of a report's ``people``."""
+
+MAX_IDLE = 40
+"""Idle windows listed."""
+
+FIND = """<script>
+document.getElementById("find").addEventListener("input", event => {
+  const wanted = event.target.value.toLowerCase();
+  for (const row of document.querySelectorAll("#jobs tbody tr"))
+    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+});
+</script>"""
+"""Filters the rows of the table of jobs."""
 
 MAX_ROWS = 512
 """The report draws at most this many GPUs of a pool, and says so."""
@@ -26,6 +41,9 @@ p.note { color: var(--soft); margin: .2rem 0 .8rem; }
 .synthetic { background: #fdf1e8; border-left: 4px solid var(--accent); padding: .5rem .8rem; margin: .8rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; font-size: .9rem; }
 th, td { text-align: right; padding: .28rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+#jobs td { white-space: normal; vertical-align: top; } #jobs td:first-child { white-space: nowrap; }
+#jobs td:last-child { min-width: 15rem; } #jobs td:nth-child(7), #jobs td:nth-child(8) { min-width: 8rem; }
+input { font: inherit; max-width: 100%; padding: .3rem .5rem; }
 th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
 td.l, th.l { text-align: left; } td.w { white-space: normal; }
 .scroll { overflow-x: auto; } .plot { margin: .3rem 0 1rem; }
@@ -51,7 +69,11 @@ class Report:
     etas
         Expected start and end of each placed job, or an empty frame.
     unplaced
-        Job and reason of each job without a start.
+        Job and reason of each job that was refused before planning.
+    people
+        ``job_id``, ``user`` and ``name`` of the jobs, where they are known.
+    deadlines
+        A line for each deadline at risk.
     traffic
         For each app the frame ``ds``, quantile columns, or an empty mapping.
     planned
@@ -70,6 +92,8 @@ class Report:
     figures: pd.DataFrame
     etas: pd.DataFrame = field(default_factory=pd.DataFrame)
     unplaced: Sequence[tuple[str, str]] = ()
+    people: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=PEOPLE))
+    deadlines: Sequence[str] = ()
     traffic: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     planned: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -85,25 +109,119 @@ def write_report(report: Report, path: str | Path) -> None:
     parts.append(f'<p class="note">{hours:g} h from {start:%Y-%m-%d %H:%M} ({report.zone})</p>')
     if report.synthetic:
         parts.append('<p class="synthetic">Synthetic data: this cluster and its history are made up.</p>')
-    parts += [f'<p class="note">{html.escape(note)}</p>' for note in report.notes]
+    # what to do, what is short and who waits stand on the first screen; pictures and details follow
+    plan = report.plans[0][1]
+    parts += ["<h2>What to do now</h2>", _to_do(report, plan)]
+    parts += ["<h2>Where realtime is short</h2>"]
+    parts.append(_records(plan.extra.get("risks", []), "No step is short of realtime GPUs."))
+    if report.deadlines:
+        parts += ["<h2>Deadlines at risk</h2>", _list(report.deadlines)]
+    parts += ["<h2>Jobs</h2>", _jobs(report, plan)]
     parts += ["<h2>Figures</h2>", table_html(report.figures)]
     parts += ["<h2>Who gets which GPU when</h2>", _key()]
-    for number, (title, plan) in enumerate(report.plans):
-        for pool in report.problem.pools:
-            parts.append(_grid(report, title, plan, pool.id, pool.gpus, number))
+    for number, (title, each) in enumerate(report.plans):
+        for place, pool in enumerate(report.problem.pools):
+            parts.append(_grid(report, title, each, pool.id, pool.gpus, f"grid-{number}-{place}"))
     if report.problem.apps:
         parts.append("<h2>Realtime: demand against what is served</h2>")
-        parts += [_demand(report, app.id) for app in report.problem.apps]
-    risks = [r for _, plan in report.plans[:1] for r in plan.extra.get("risks", [])]
-    idle = [r for _, plan in report.plans[:1] for r in plan.extra.get("idle_windows", [])]
-    parts += ["<h2>Coverage risks</h2>", _records(risks, "No step is short of realtime GPUs.")]
-    parts += ["<h2>Idle windows</h2>", _records(idle[:40], "No GPU is idle.")]
-    if not report.etas.empty:
-        parts += ["<h2>When each job is expected to start and end</h2>", _etas(report)]
-    if report.unplaced:
-        frame = pd.DataFrame(report.unplaced, columns=["job", "why"])
-        parts += ["<h2>Jobs without a start</h2>", table_html(frame, left=2)]
+        parts += [_demand(report, app.id, place) for place, app in enumerate(report.problem.apps)]
+    idle = plan.extra.get("idle_windows", [])
+    parts += ["<h2>Idle windows</h2>", _records(idle[:MAX_IDLE], "No GPU is idle.")]
+    if len(idle) > MAX_IDLE:
+        parts.append(f'<p class="note">… and {len(idle) - MAX_IDLE} more.</p>')
+    if report.notes:
+        parts += ["<h2>What this rests on</h2>", _list(report.notes)]
     write_page(path, report.title, parts)
+
+
+def _to_do(report: Report, plan: Plan) -> str:
+    """List what the first step changes: jobs that start, and apps that grow or shrink."""
+    waiting = {job.id for job in report.problem.jobs if job.running is None}
+    lines = [
+        f"Start {p.job} on {p.pool}, {_gpus(p)}" for p in plan.placements if p.start == 0 and p.job in waiting
+    ]
+    held = {app.id: len(app.held_gpus) for app in report.problem.apps}
+    for name, counts in _held(plan):
+        if counts and counts[0] != held[name]:
+            verb = "Grow" if counts[0] > held[name] else "Shrink"
+            lines.append(f"{verb} {name} from {held[name]} to {counts[0]} GPUs")
+    if not lines:
+        return '<p class="note">Nothing starts and no app changes in the first step.</p>'
+    return _list(lines)
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def _gpus(p: Placement) -> str:
+    last = p.first_gpu + p.gpus - 1
+    return f"GPU {p.first_gpu}" if p.gpus == 1 else f"GPUs {p.first_gpu}–{last}"
+
+
+STATES = ("now", "later", "not in this horizon", "refused", "running")
+
+
+def _jobs(report: Report, plan: Plan) -> str:
+    """Return the table of all jobs with state, expected times and reason, and a field that filters its rows."""
+    told = {entry["job"]: entry for entry in plan.extra.get("explanations", [])}
+    reasons = {job: ("refused", reason) for job, reason in report.unplaced if job not in told}
+    times = {str(row["job"]): row for row in report.etas.to_dict("records")}
+    people = {str(row["job_id"]): row for row in report.people.to_dict("records")}
+    priority = {job.id: f"{job.priority:g}" for job in report.problem.jobs}
+    state = {job: (entry["state"], entry["reason"]) for job, entry in told.items()} | reasons
+    rows = []
+    for job in sorted(state, key=lambda j: (STATES.index(state[j][0]), j in times and times[j]["start"], j)):
+        who, when = people.get(job, {}), times.get(job)
+        rows.append(
+            [
+                job, who.get("user", ""), who.get("name", ""), priority.get(job, ""), state[job][0],
+                "" if when is None else f"{when['gpus']} {when['pool']}",
+                *(("", "") if when is None else _when(report, when)),
+                state[job][1],
+            ]
+        )  # fmt: skip
+    columns = [
+        "job",
+        "user",
+        "name",
+        "priority",
+        "state",
+        "GPUs",
+        "start (80 % band)",
+        "end (80 % band)",
+        "why",
+    ]
+    search = (
+        '<p><input type="search" id="find" placeholder="Find a job, user, name, state or reason" '
+        'aria-label="Find a job" size="44"></p>'
+    )
+    return (
+        search
+        + f'<div id="jobs">{table_html(pd.DataFrame(rows, columns=columns), left=len(columns))}</div>'
+        + FIND
+    )
+
+
+def _when(report: Report, row: Mapping[Any, Any]) -> list[str]:
+    out = []
+    for name in ("start", "end"):
+        at, low, high = (
+            clock_label(pd.Timestamp(row[key]).tz_convert(report.zone))
+            for key in (name, f"{name}_q0.1", f"{name}_q0.9")
+        )
+        out.append(at if low == at == high else f"{at} ({low} – {high})")
+    return out
+
+
+def clock_label(at: pd.Timestamp) -> str:
+    """Return weekday and wall-clock time; in the hour that a clock change repeats, with the zone's name."""
+    change = (at - pd.Timedelta(hours=3)).utcoffset() - (at + pd.Timedelta(hours=3)).utcoffset()
+    wall = at.tz_localize(None)
+    twice = change > pd.Timedelta(0) and any(
+        (at + step).tz_localize(None) == wall for step in (change, -change)
+    )
+    return f"{at:%a %H:%M %Z}" if twice else f"{at:%a %H:%M}"
 
 
 def write_page(path: str | Path, title: str, parts: Sequence[str]) -> None:
@@ -127,7 +245,7 @@ def _key() -> str:
     return f'<p class="key">{items}<span>▒ already running: dotted outline</span></p>'
 
 
-QUIET = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
+QUIET = {"responsive": True, "showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
 """No button of a chart sends what it shows anywhere."""
 
 
@@ -144,10 +262,10 @@ def figure_html(data: list[Any], layout: dict[str, Any], name: str) -> str:
 def _times(report: Report, steps: int) -> list[str]:
     at = start_of(report.problem)
     span = pd.Timedelta(minutes=report.problem.step_minutes)
-    return [f"{(at + k * span).tz_convert(report.zone):%a %H:%M}" for k in range(steps + 1)]
+    return [clock_label((at + k * span).tz_convert(report.zone)) for k in range(steps + 1)]
 
 
-def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, number: int) -> str:
+def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, name: str) -> str:
     """Draw one pool: a heat map for hover, and an outline and a name for each block."""
     steps, shown = report.problem.steps, min(gpus, MAX_ROWS)
     mine = [b for b in blocks(report.problem, plan) if b.pool == pool and b.first_gpu < shown]
@@ -185,7 +303,7 @@ def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, number: 
         "shapes": [_outline(b, shown) for b in mine] if len(mine) <= 600 else [],
         "annotations": [_name(b, shown) for b in mine if _readable(b, shown)],
     }  # fmt: skip
-    return figure_html([heat], layout, f"grid-{number}-{_slug(pool)}")
+    return figure_html([heat], layout, name)
 
 
 def _outline(b: Block, shown: int) -> dict[str, Any]:
@@ -209,7 +327,7 @@ def _name(b: Block, shown: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _demand(report: Report, app: str) -> str:
+def _demand(report: Report, app: str, place: int) -> str:
     steps = report.problem.steps
     spec = next(a for a in report.problem.apps if a.id == app)
     times = _times(report, steps)
@@ -234,14 +352,14 @@ def _demand(report: Report, app: str) -> str:
         "yaxis": {"title": {"text": "GPUs"}, "rangemode": "tozero", "gridcolor": "#eee"},
         "legend": {"orientation": "h", "y": -0.2},
     }  # fmt: skip
-    return figure_html(lines, layout, f"demand-{_slug(app)}") + _traffic(report, app)
+    return figure_html(lines, layout, f"demand-{place}") + _traffic(report, app, place)
 
 
-def _traffic(report: Report, app: str) -> str:
+def _traffic(report: Report, app: str, place: int) -> str:
     frame = report.traffic.get(app)
     if frame is None or frame.empty:
         return ""
-    x = [f"{t:%a %H:%M}" for t in frame["ds"].dt.tz_convert(report.zone)]
+    x = [clock_label(t) for t in frame["ds"].dt.tz_convert(report.zone)]
     low, high = frame[0.1].tolist(), frame[0.9].tolist()
     lines = [
         {"type": "scatter", "mode": "lines", "x": x, "y": high, "line": {"width": 0}, "showlegend": False,
@@ -256,28 +374,11 @@ def _traffic(report: Report, app: str) -> str:
         "height": 230, "xaxis": {"nticks": 12, "type": "category", "gridcolor": "#eee"},
         "yaxis": {"rangemode": "tozero", "gridcolor": "#eee"}, "legend": {"orientation": "h", "y": -0.25},
     }  # fmt: skip
-    return figure_html(lines, layout, f"traffic-{_slug(app)}")
+    return figure_html(lines, layout, f"traffic-{place}")
 
 
 def _held(plan: Plan) -> list[tuple[str, list[int]]]:
     return [(entry.app, [len(cells) for cells in entry.cells]) for entry in plan.apps]
-
-
-def _etas(report: Report) -> str:
-    frame = report.etas
-    shown = pd.DataFrame({"job": frame["job"], "pool": frame["pool"], "GPUs": frame["gpus"]})
-    for name, column in (
-        ("start", "start"),
-        ("start, 80 % band", "start_q"),
-        ("end", "end"),
-        ("end, 80 % band", "end_q"),
-    ):
-        if column.endswith("_q"):
-            low, high = (frame[f"{column}{level}"].dt.tz_convert(report.zone) for level in ("0.1", "0.9"))
-            shown[name] = [f"{a:%a %H:%M} – {b:%a %H:%M}" for a, b in zip(low, high, strict=True)]
-        else:
-            shown[name] = [f"{t:%a %H:%M}" for t in frame[column].dt.tz_convert(report.zone)]
-    return table_html(shown)
 
 
 def _records(records: Sequence[Any], otherwise: str) -> str:
@@ -301,7 +402,3 @@ def table_html(frame: pd.DataFrame, left: int = 1) -> str:
 
 def _left(i: int, left: int) -> str:
     return ' class="l"' if i < left else ""
-
-
-def _slug(text: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in text)

@@ -62,7 +62,9 @@ def test_an_interrupt_is_one_line(
 @pytest.mark.parametrize("target", ["> /dev/full", ">&-"])
 def test_an_output_that_cannot_be_written_is_one_line(target: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f'"{sys.executable}" -m tidegrid estimators list {target}'], capture_output=True, text=True
+        ["sh", "-c", f'"{sys.executable}" -m tidegrid estimators list {target}'],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("error: standard output cannot be written")
