@@ -216,11 +216,11 @@ def _when(report: Report, row: Mapping[Any, Any]) -> list[str]:
 
 def clock_label(at: pd.Timestamp) -> str:
     """Return weekday and wall-clock time; in the hour that a clock change repeats, with the zone's name."""
-    change = (at - pd.Timedelta(hours=3)).utcoffset() - (at + pd.Timedelta(hours=3)).utcoffset()
+    near = pd.Timedelta(hours=3)
     wall = at.tz_localize(None)
-    twice = change > pd.Timedelta(0) and any(
-        (at + step).tz_localize(None) == wall for step in (change, -change)
-    )
+    # how far the wall clock is set back within three hours of this instant
+    back = 2 * near - ((at + near).tz_localize(None) - (at - near).tz_localize(None))
+    twice = back > pd.Timedelta(0) and any((at + step).tz_localize(None) == wall for step in (back, -back))
     return f"{at:%a %H:%M %Z}" if twice else f"{at:%a %H:%M}"
 
 

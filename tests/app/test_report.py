@@ -20,7 +20,7 @@ def problem() -> Problem:
             "id": f"job {name}",
             "priority": 5,
             "order": k,
-            "shapes": [{"pool": HOSTILE[k % 2], "gpus": 2, "steps": 3}],
+            "shapes": [{"pool": HOSTILE[k % 2], "gpus": 1, "steps": 1}],
         }
         for k, name in enumerate(HOSTILE)
     ]
@@ -28,7 +28,7 @@ def problem() -> Problem:
         {"id": name, "pool": HOSTILE[k % 2], "priority": 8, "demand": [1, 2, 2, 1], "held": [k // 2]}
         for k, name in enumerate(HOSTILE)
     ]
-    pools = [{"id": name, "gpus": 4} for name in HOSTILE[:2]]
+    pools = [{"id": name, "gpus": 8} for name in HOSTILE[:2]]
     start = "2026-10-24T23:00:00+00:00"
     return Problem.from_dict(
         {"version": 1, "start": start, "steps": 4, "decay": 0.98, "shortfall_weight": 8, "pools": pools, "jobs": jobs,
