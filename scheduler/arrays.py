@@ -1,9 +1,12 @@
 """A problem as numpy arrays, made once for each problem: what every planner's loops run on."""
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
+from tidegrid.scheduler.limits import limits_of
 from tidegrid.scheduler.problem import Problem
 
 #: Stands for "no limit" in integer arrays; larger than any step, small enough to add to.
@@ -38,10 +41,34 @@ class Arrays:
         (J,) index of the requested shape within the job's own, −1 where none is stated.
     run_pool, run_first, run_gpus, run_steps
         (J,) the running block; pool −1 where the job waits.
+    run_start, run_gpu
+        (J + 1,), flat: the GPUs of running jobs, job after job.
+    after_start, after
+        (J + 1,), flat: jobs that must have ended, by index; those that the problem does not know have.
+    limit_most, limit_pool, limit_gpus
+        (K,) limits of tenants and groups: the most, the pool where it counts (−1: all), whether GPUs count or jobs.
+    limit_start, limit
+        (J + 1,), flat: the limits that a job counts in.
+    shape_nodes
+        (S,) nodes that its GPUs lie on, evenly; 0 where they cannot. 1 in a line.
+    shape_rate
+        (S,) what a step earns, before the job's priority: GPUs in version 1, in version 2 work ÷ steps · success.
+    within_start, within
+        (S + 1,), (…, 2): ranges (first GPU, GPUs) that a shape must lie in; none: anywhere.
+    closed_at
+        (C, 6) closed GPUs: pool, first, last + 1, from, to, and 1 where they are down, 0 where they drain.
+    pool_by_node
+        (P,) whether jobs take GPUs of any nodes.
     app_pool, app_priority, app_cap, demand
         (A,), cap −1 for none; demand (A, L), 0 past the end of a curve.
+    app_floor, app_replica
+        (A,) GPUs that are always up, and GPUs of a replica.
     held
         For each app its GPUs before step 0, sorted.
+    held_start, held_gpu
+        (A + 1,), flat: the same replica after replica.
+    floor_weight, gpu_cost, swap_cost
+        Prices of version 2.
     """
 
     steps: int
@@ -70,6 +97,28 @@ class Arrays:
     app_cap: np.ndarray
     demand: np.ndarray
     held: tuple[np.ndarray, ...]
+    run_start: np.ndarray
+    run_gpu: np.ndarray
+    after_start: np.ndarray
+    after: np.ndarray
+    limit_most: np.ndarray
+    limit_pool: np.ndarray
+    limit_gpus: np.ndarray
+    limit_start: np.ndarray
+    limit: np.ndarray
+    shape_nodes: np.ndarray
+    shape_rate: np.ndarray
+    within_start: np.ndarray
+    within: np.ndarray
+    closed_at: np.ndarray
+    pool_by_node: np.ndarray
+    app_floor: np.ndarray
+    app_replica: np.ndarray
+    held_start: np.ndarray
+    held_gpu: np.ndarray
+    floor_weight: float
+    gpu_cost: float
+    swap_cost: float
 
 
 def arrays_of(problem: Problem) -> Arrays:
@@ -155,9 +204,83 @@ def _build(problem: Problem) -> Arrays:
         app_cap=_ints([-1 if app.swap_cap is None else app.swap_cap for app in apps]),
         demand=demand,
         held=tuple(_ints(sorted(app.held_gpus)) for app in apps),
+        **_second(problem, pool_index),
     )
     for value in vars(result).values():
         for array in value if isinstance(value, tuple) else (value,):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False
     return result
+
+
+def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
+    """Return the arrays of what version 2 adds."""
+    jobs, apps = problem.jobs, problem.apps
+    job_index = {job.id: j for j, job in enumerate(jobs)}
+    limits = list(limits_of(problem))
+    by_owner: dict[tuple[str, str], list[int]] = {}
+    for k, limit in enumerate(limits):
+        by_owner.setdefault((limit.key, limit.owner), []).append(k)
+    counted = [
+        [
+            k
+            for key, owner in (("tenant", job.tenant), ("group", job.group))
+            if owner
+            for k in by_owner.get((key, owner), ())
+        ]
+        for job in jobs
+    ]
+    waiting = [(job, shape) for job in jobs if job.running is None for shape in job.shapes]
+    rates = [
+        job.least_work / shape.steps * shape.success if problem.pays_for_work else float(shape.gpus)
+        for job, shape in waiting
+    ]
+    run_start, run_gpu = _ragged([list(job.running.ids) if job.running else [] for job in jobs])
+    after_start, after = _ragged(
+        [[job_index[name] for name in job.after or () if name in job_index] for job in jobs]
+    )
+    limit_start, limit_of = _ragged(counted)
+    within_start, within = _ragged([list(chain.from_iterable(shape.within or ())) for _, shape in waiting])
+    held_start, held_gpu = _ragged([list(app.held_gpus) for app in apps])
+    closed = [
+        (p, c.gpus[0], c.gpus[1], c.start, c.end, c.kind == "down")
+        for p, pool in enumerate(problem.pools)
+        for c in pool.closed or ()
+    ]
+    pools = [problem.pool_by_id[shape.pool] for _, shape in waiting]
+    return {
+        "run_start": run_start,
+        "run_gpu": run_gpu,
+        "after_start": after_start,
+        "after": after,
+        "limit_most": _ints([limit.most for limit in limits]),
+        "limit_pool": _ints([-1 if limit.pool is None else pool_index[limit.pool] for limit in limits]),
+        "limit_gpus": _ints([int(limit.counts_gpus) for limit in limits]),
+        "limit_start": limit_start,
+        "limit": limit_of,
+        "shape_nodes": _ints(
+            [
+                shape.nodes_in(pool) if pool.by_node else 1
+                for (_, shape), pool in zip(waiting, pools, strict=True)
+            ]
+        ),
+        "shape_rate": np.array(rates, np.float64),
+        "within_start": within_start // 2,
+        "within": within.reshape(-1, 2),
+        "closed_at": np.array(closed, np.int64).reshape(len(closed), 6),
+        "pool_by_node": _ints([int(pool.by_node) for pool in problem.pools]),
+        "app_floor": _ints([app.floor for app in apps]),
+        "app_replica": _ints([app.replica for app in apps]),
+        "held_start": held_start,
+        "held_gpu": held_gpu,
+        "floor_weight": float(problem.floor_weight),
+        "gpu_cost": float(problem.gpu_cost),
+        "swap_cost": float(problem.swap_cost),
+    }
+
+
+def _ragged(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return lists as (where each begins, all of them one after the other)."""
+    start = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(one) for one in lists], out=start[1:])
+    return start, _ints(list(chain.from_iterable(lists)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.files import read_json, write_json
+from tidegrid.scheduler.problem import flat
 
 if TYPE_CHECKING:
     from tidegrid.scheduler.problem import Problem
@@ -26,7 +27,10 @@ class StalePlanError(TidegridError):
 
 
 class Placement(NamedTuple):
-    """A job's block: ``gpus`` GPUs of ``pool`` from ``first_gpu`` on, for ``steps`` steps from ``start``."""
+    """A job's place: ``gpus`` GPUs of ``pool`` for ``steps`` steps from ``start``.
+
+    They are a block from ``first_gpu`` on, or, where placement is by node, ``gpu_ids`` lists them.
+    """
 
     job: str
     pool: str
@@ -34,6 +38,19 @@ class Placement(NamedTuple):
     gpus: int
     start: int
     steps: int
+    gpu_ids: tuple[int, ...] | None = None
+
+    @classmethod
+    def on(cls, job: str, pool: str, ids: Iterable[int], start: int, steps: int) -> "Placement":
+        """Return the placement on a set of GPUs; a list is kept only where they are not neighbours."""
+        listed = tuple(sorted(ids))
+        block = listed[-1] - listed[0] + 1 == len(listed)
+        return cls(job, pool, listed[0], len(listed), start, steps, None if block else listed)
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The GPUs."""
+        return range(self.first_gpu, self.first_gpu + self.gpus) if self.gpu_ids is None else self.gpu_ids
 
     @property
     def end(self) -> int:
@@ -42,10 +59,21 @@ class Placement(NamedTuple):
 
 
 class AppCells(NamedTuple):
-    """The GPUs that an app holds: ``cells[t]`` lists them for step t, horizon only."""
+    """The GPUs that an app holds: ``cells[t]`` lists them for step t, horizon only.
+
+    Where replicas have several GPUs, ``cells[t]`` lists replicas, each a list of its GPUs.
+    """
 
     app: str
-    cells: Sequence[Sequence[int]]
+    cells: Sequence[Sequence[int | Sequence[int]]]
+
+    def gpus(self, t: int) -> tuple[int, ...]:
+        """Return the GPUs held at step t, whatever the size of a replica."""
+        return flat(self.cells[t])
+
+    def counts(self) -> list[int]:
+        """Return how many GPUs are held at each step."""
+        return [len(flat(held)) for held in self.cells]
 
 
 @dataclass(frozen=True)
@@ -95,6 +123,7 @@ class Plan:
             apps=tuple(apps),
             problem_sha256=problem.sha256,
             extra=extra,
+            version=problem.version,
             problem=problem,
         )
 
@@ -115,13 +144,14 @@ class Plan:
         for p in self.placements:
             stop = min(p.end, steps)
             cells: list[str | None] = [p.job] * (stop - p.start)
-            for row in grid[p.pool][p.first_gpu : p.first_gpu + p.gpus]:
-                row[p.start : stop] = cells
-        for app, app_cells in self.apps:
-            rows = grid[self.problem.app_by_id[app].pool]
-            for t, held in enumerate(app_cells):
-                for gpu in held:
-                    rows[gpu][t] = app
+            rows = grid[p.pool]
+            for gpu in p.ids:
+                rows[gpu][p.start : stop] = cells
+        for entry in self.apps:
+            rows = grid[self.problem.app_by_id[entry.app].pool]
+            for t, held in enumerate(entry.cells):
+                for gpu in flat(held):
+                    rows[gpu][t] = entry.app
         return grid
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Plan":
@@ -137,8 +167,14 @@ class Plan:
         result: dict[str, Any] = {"version": self.version, "mode": self.mode}
         if self.problem_sha256 is not None:
             result["problem_sha256"] = self.problem_sha256
-        result["placements"] = [placement._asdict() for placement in self.placements]
-        result["apps"] = [{"app": app, "cells": [list(held) for held in cells]} for app, cells in self.apps]
+        result["placements"] = [_stated(placement) for placement in self.placements]
+        result["apps"] = [
+            {
+                "app": app,
+                "cells": [[one if isinstance(one, int) else list(one) for one in held] for held in cells],
+            }
+            for app, cells in self.apps
+        ]
         if grid and self.grid is not None:
             result["grid"] = {pool: [list(row) for row in rows] for pool, rows in self.grid.items()}
         result["metrics"] = dict(self.metrics)
@@ -160,8 +196,8 @@ class Plan:
             raise InputError("is not a JSON object", fix="write one plan object")
         rest = dict(data)
         version = rest.pop("version", 1)
-        if version != 1:
-            raise InputError(f"{version!r} is not known", field="version", fix="write 1")
+        if version not in (1, 2) or isinstance(version, bool):
+            raise InputError(f"{version!r} is not known", field="version", fix="write 1 or 2")
         placements = [
             _placement(item, f"placements[{i}]")
             for i, item in enumerate(_items(rest, "placements", "", list))
@@ -184,7 +220,9 @@ class Plan:
         mode = rest.pop("mode", "unknown")
         if not isinstance(mode, str):
             raise InputError("is not text", field="mode", fix="write the planner's name")
-        return cls(mode, tuple(placements), tuple(apps), dict(metrics), sha256, rest, stated_grid=grid)
+        return cls(
+            mode, tuple(placements), tuple(apps), dict(metrics), sha256, rest, version, stated_grid=grid
+        )
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
@@ -244,11 +282,31 @@ def _is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
+def _stated(placement: Placement) -> dict[str, Any]:
+    said = placement._asdict()
+    if said.pop("gpu_ids") is None:
+        return said
+    del said["first_gpu"], said["gpus"]
+    return {
+        "job": said.pop("job"),
+        "pool": said.pop("pool"),
+        "gpu_ids": list(placement.gpu_ids or ()),
+        **said,
+    }
+
+
 def _placement(item: Any, path: str) -> Placement:
     if not isinstance(item, Mapping):
         raise InputError("is not a JSON object", field=path, fix="write a placement object")
-    kinds = {"job": str, "pool": str, "first_gpu": int, "gpus": int, "start": int, "steps": int}
-    return Placement(**{name: _items(item, name, path, kind) for name, kind in kinds.items()})
+    kinds: dict[str, type] = {"job": str, "pool": str, "start": int, "steps": int}
+    if "gpu_ids" not in item:
+        kinds |= {"first_gpu": int, "gpus": int}
+        return Placement(**{name: _items(item, name, path, kind) for name, kind in kinds.items()})
+    ids = _items(item, "gpu_ids", path, list)
+    if not ids or not all(type(gpu) is int and abs(gpu) <= _MOST for gpu in ids):
+        raise InputError("is not a list of GPUs", field=f"{path}.gpu_ids", fix="write [0, 1, …]")
+    said = {name: _items(item, name, path, kind) for name, kind in kinds.items()}
+    return Placement(first_gpu=min(ids), gpus=len(ids), gpu_ids=tuple(ids), **said)
 
 
 def _app_cells(item: Any, path: str) -> AppCells:
@@ -257,15 +315,17 @@ def _app_cells(item: Any, path: str) -> AppCells:
     app = _items(item, "app", path, str)
     cells = _items(item, "cells", path, list)
     for t, held in enumerate(cells):
-        if not isinstance(held, list) or not all(type(gpu) is int for gpu in held):
-            raise InputError(
-                "is not a list of GPU indices", field=f"{path}.cells[{t}]", fix="write [0, 1, …]"
-            )
-        if held and not -_MOST <= min(held) <= max(held) <= _MOST:
-            raise InputError(
-                "is out of range", field=f"{path}.cells[{t}]", fix="write GPUs of the app's pool"
-            )
-    return AppCells(app, tuple(tuple(held) for held in cells))
+        field = f"{path}.cells[{t}]"
+        replicas = held if isinstance(held, list) else [None]
+        for one in replicas:
+            gpus = one if isinstance(one, list) and one else [one]
+            if not all(type(gpu) is int for gpu in gpus):
+                raise InputError("is not a list of GPU indices", field=field, fix="write [0, 1, …]")
+            if not -_MOST <= min(gpus) <= max(gpus) <= _MOST:
+                raise InputError("is out of range", field=field, fix="write GPUs of the app's pool")
+    return AppCells(
+        app, tuple(tuple(one if isinstance(one, int) else tuple(one) for one in held) for held in cells)
+    )
 
 
 def _check_grid(grid: Any) -> None:

@@ -1,12 +1,11 @@
 """The allocation problem: who asks for which GPUs, as immutable data that validates itself when made.
 
-The format is version 1 of the problem file. Unknown keys are kept, so ``to_dict(from_dict(d)) == d``.
+The format is that of the problem file, versions 1 and 2. Unknown keys are kept, so ``to_dict(from_dict(d)) == d``.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,24 +14,41 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
-from tidegrid.scheduler.records import FIXES, MAX_COUNT, Amount, Count, Id, Index, Record, shown
+from tidegrid.scheduler.consistency import check_consistent
+from tidegrid.scheduler.records import FIXES, MAX_COUNT, Amount, Count, Id, Index, Record
 
 MAX_GPUS = 1_000_000
 MAX_STEPS = 100_000
-MAX_CELLS = 50_000_000  # GPUs × steps, lookahead included: beyond it a board no longer fits in memory
 
 
-def _power_of_two(value: int, field: str) -> None:
-    if value & (value - 1):
-        raise InputError(f"{value} is not a power of two", field=field, fix="write 1, 2, 4, …")
+class Closed(Record):
+    """GPUs ``gpus[0]`` … ``gpus[1]`` − 1 that are closed in steps ``start`` … ``end`` − 1 (in the file: from, to).
+
+    ``down``: nothing may use them, save what runs there already. ``drain``: nothing may start or enter there.
+    """
+
+    gpus: tuple[Index, Index]
+    start: Annotated[Index, Field(alias="from")]
+    end: Annotated[Index, Field(alias="to")]
+    kind: Literal["down", "drain"]
 
 
 class Pool(Record):
-    """GPUs of one type in a line, index 0 … ``gpus`` − 1, in nodes of ``node_size`` (null: one node)."""
+    """GPUs of one type, index 0 … ``gpus`` − 1, in nodes of ``node_size`` (null: one node).
+
+    ``placement``: in a ``line`` a job's GPUs are a block of neighbours; by ``node`` a job takes GPUs of any nodes.
+    """
 
     id: Id
     gpus: Annotated[StrictInt, Field(ge=1, le=MAX_GPUS)]
     node_size: Count | None = None
+    placement: Literal["line", "node"] = "line"
+    closed: tuple[Closed, ...] | None = ()
+
+    @property
+    def by_node(self) -> bool:
+        """Whether jobs take GPUs of any nodes."""
+        return self.placement == "node"
 
     def allows(self, first_gpu: int, gpus: int) -> bool:
         """Whether a block lies inside the pool and respects its nodes (rule 3)."""
@@ -47,37 +63,63 @@ class Pool(Record):
 
 
 class Shape(Record):
-    """One way to run a job: a block of ``gpus`` (a power of two) in ``pool`` for ``steps`` steps."""
+    """One way to run a job: ``gpus`` GPUs of ``pool`` for ``steps`` steps.
+
+    In a line pool ``gpus`` is a power of two. By node they lie evenly on ``nodes`` nodes (default: as few as hold
+    them). ``within``: ranges (first GPU, GPUs) in which all of them lie. ``success``: the chance that the job ends
+    inside its time limit there.
+    """
 
     pool: Id
     gpus: Count
     steps: Count
+    nodes: Count | None = None
+    within: tuple[tuple[Index, Count], ...] | None = None
+    success: Annotated[StrictInt | StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
 
-    @model_validator(mode="after")
-    def _is_power_of_two(self) -> Self:
-        _power_of_two(self.gpus, "gpus")
-        return self
+    def nodes_in(self, pool: Pool) -> int:
+        """On how many nodes the GPUs lie; 0 where they cannot lie evenly, or do not fit a node."""
+        node = pool.node_size or pool.gpus
+        nodes = self.nodes or -(-self.gpus // node)
+        return nodes if self.gpus % nodes == 0 and self.gpus // nodes <= node else 0
 
 
 class Running(Record):
-    """The block that a job under way holds from step 0 for ``remaining`` steps."""
+    """The GPUs that a job under way holds from step 0 for ``remaining`` steps: a block, or a list of ``gpu_ids``."""
 
     pool: Id
-    first_gpu: Index
-    gpus: Count
+    first_gpu: Index = 0
+    gpus: Count = 1
+    gpu_ids: Annotated[tuple[Index, ...], Field(min_length=1)] | None = None
     remaining: Count
 
     @model_validator(mode="after")
-    def _is_power_of_two(self) -> Self:
-        _power_of_two(self.gpus, "gpus")
+    def _states_its_gpus(self) -> Self:
+        if self.gpu_ids is None:
+            for name in ("first_gpu", "gpus"):
+                if name not in self.model_fields_set:
+                    raise InputError("is missing", field=name, fix=FIXES["running"])
+        else:
+            if len(set(self.gpu_ids)) != len(self.gpu_ids):
+                raise InputError("lists a GPU twice", field="gpu_ids", fix=FIXES["held"])
+            # a frozen record: what the list says, without counting as stated
+            self.__dict__["first_gpu"], self.__dict__["gpus"] = min(self.gpu_ids), len(self.gpu_ids)
         return self
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The GPUs, ascending."""
+        if self.gpu_ids is None:
+            return range(self.first_gpu, self.first_gpu + self.gpus)
+        return sorted(self.gpu_ids)
 
 
 class Job(Record):
-    """Batch work: once started it holds its block until it ends.
+    """Batch work: once started it holds its GPUs until it ends.
 
     ``order`` is the arrival order; ``requested`` the index of the shape that the submitter asked for.
-    ``deadline`` is exclusive, in steps. Where ``running`` is given, ``shapes`` is not used.
+    ``deadline`` is exclusive, in steps. Where ``running`` is given, ``shapes`` is not used. ``after``: jobs that must
+    have ended. ``work``: GPU-steps that its work takes at its most efficient; None for the least of its shapes.
     """
 
     id: Id
@@ -90,6 +132,10 @@ class Job(Record):
     deadline: Index | None = None
     finish_inside: StrictBool = False
     running: Running | None = None
+    tenant: Id | None = None
+    group: Id | None = None
+    after: tuple[Id, ...] | None = ()
+    work: Annotated[StrictInt | StrictFloat, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _shapes_are_there(self) -> Self:
@@ -103,21 +149,60 @@ class Job(Record):
             )
         return self
 
+    @property
+    def least_work(self) -> float:
+        """GPU-steps that its work takes."""
+        if self.work is not None:
+            return float(self.work)
+        return float(min((shape.gpus * shape.steps for shape in self.shapes), default=0))
+
 
 class App(Record):
-    """Realtime inference: elastic, driven by ``demand`` in GPUs a step, lookahead included."""
+    """Realtime inference: elastic, driven by ``demand`` in GPUs a step, lookahead included.
+
+    It runs in replicas of ``replica`` GPUs, each up and down as a whole: on one node, or on whole nodes. ``floor``:
+    GPUs that are always up. ``held``: what it holds before step 0: GPUs, or for larger replicas a list of GPUs each.
+    """
 
     id: Id
     pool: Id
     priority: Amount
     demand: tuple[Index, ...]
     swap_cap: Index | None = None
-    held: tuple[Index, ...] | None = ()
+    held: tuple[Index | tuple[Index, ...], ...] | None = ()
+    replica: Count = 1
+    floor: Index = 0
 
     @property
     def held_gpus(self) -> tuple[int, ...]:
         """GPUs held just before step 0."""
-        return self.held or ()
+        return flat(self.held or ())
+
+    @property
+    def held_replicas(self) -> tuple[tuple[int, ...], ...]:
+        """Replicas held just before step 0, each with its GPUs."""
+        return tuple((one,) if isinstance(one, int) else one for one in self.held or ())
+
+
+def flat(cells: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """Return the GPUs of one step of an app, whatever the size of its replicas."""
+    if cells and not isinstance(cells[0], int):
+        return tuple(gpu for one in cells for gpu in ((one,) if isinstance(one, int) else one))
+    return tuple(cells)  # type: ignore[arg-type]
+
+
+class Tenant(Record):
+    """Who shares the cluster: ``limit`` is the most GPUs that its jobs hold at once, in all or by pool."""
+
+    id: Id
+    limit: Index | dict[Id, Index]
+
+
+class Group(Record):
+    """Jobs of which at most ``most`` run at once."""
+
+    id: Id
+    most: Index
 
 
 class Problem(Record):
@@ -131,6 +216,14 @@ class Problem(Record):
         w(t) = decay**t is the weight of step t, 0 < decay ≤ 1.
     shortfall_weight
         Factor of the penalty for realtime GPUs that are short.
+    floor_weight
+        How much more a GPU costs that is missing below an app's floor.
+    gpu_cost
+        What a GPU-step that a job occupies costs, in the unit of value.
+    swap_cost
+        What a GPU that enters an app costs, times the app's priority.
+    tenants, groups
+        Limits on jobs that hold GPUs, or run, at once.
 
     Raises
     ------
@@ -138,7 +231,7 @@ class Problem(Record):
         A field is missing or wrong, or no legal plan could exist (two running jobs on one GPU, say).
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     start: StrictStr | None = None
     step_minutes: Count = 60
     steps: Annotated[StrictInt, Field(ge=1, le=MAX_STEPS)]
@@ -147,33 +240,15 @@ class Problem(Record):
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
     jobs: tuple[Job, ...]
     apps: tuple[App, ...]
+    tenants: tuple[Tenant, ...] | None = ()
+    groups: tuple[Group, ...] | None = ()
+    floor_weight: Amount = 10.0
+    gpu_cost: Amount = 0.0
+    swap_cost: Amount = 0.0
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        _check_start(self.start)
-        pools = _unique_pools(self.pools)
-        _unique_tasks(self)
-        for i, job in enumerate(self.jobs):
-            for k, shape in enumerate(job.shapes):
-                if shape.pool not in pools:
-                    raise _unknown_pool(shape.pool, f"jobs[{i}].shapes[{k}].pool", pools)
-        for i, app in enumerate(self.apps):
-            if app.pool not in pools:
-                raise _unknown_pool(app.pool, f"apps[{i}].pool", pools)
-            if len(app.demand) < self.steps:
-                raise InputError(
-                    f"has {len(app.demand)} values for {self.steps} steps",
-                    field=f"apps[{i}].demand",
-                    fix=f"write at least {self.steps} values",
-                )
-        longest = max([self.steps, *(len(app.demand) for app in self.apps)])
-        if (cells := sum(pool.gpus for pool in self.pools) * longest) > MAX_CELLS:
-            raise InputError(
-                f"{cells:,} cells of GPU and step are more than {MAX_CELLS:,}",
-                field="steps",
-                fix="plan fewer or longer steps",
-            )
-        _blocks_are_legal(self, pools)
+        check_consistent(self)
         return self
 
     @classmethod
@@ -215,97 +290,12 @@ class Problem(Record):
         """Apps by id."""
         return {app.id: app for app in self.apps}
 
+    @property
+    def pays_for_work(self) -> bool:
+        """Whether a job earns by its work (version 2), not by the GPUs that it occupies."""
+        return self.version >= 2
+
     @cached_property
     def lookahead(self) -> int:
         """Steps that any demand curve states: ``steps`` or more."""
         return max([self.steps, *(len(app.demand) for app in self.apps)])
-
-
-def _check_start(start: str | None) -> None:
-    if start is None:
-        return
-    try:
-        instant = datetime.fromisoformat(start)
-    except ValueError:
-        raise InputError(f"{shown(start)} is not an instant", field="start", fix=FIXES["start"]) from None
-    if instant.utcoffset() is None:
-        raise InputError(f"{shown(start)} has no zone", field="start", fix=FIXES["start"])
-
-
-def _unique_pools(pools: tuple[Pool, ...]) -> dict[str, Pool]:
-    seen: dict[str, Pool] = {}
-    for i, pool in enumerate(pools):
-        if pool.id in seen:
-            raise InputError(
-                f"{shown(pool.id)} is the id of two pools", field=f"pools[{i}].id", fix="use each once"
-            )
-        seen[pool.id] = pool
-    return seen
-
-
-def _unique_tasks(problem: Problem) -> None:
-    seen: dict[str, str] = {}
-    named = [(f"jobs[{i}]", job.id) for i, job in enumerate(problem.jobs)]
-    named += [(f"apps[{i}]", app.id) for i, app in enumerate(problem.apps)]
-    for place, name in named:
-        if name in seen:
-            raise InputError(
-                f"{shown(name)} is also the id of {seen[name]}",
-                field=f"{place}.id",
-                fix="give every job and app its own id",
-            )
-        seen[name] = place
-
-
-def _unknown_pool(name: str, field: str, pools: Mapping[str, Pool]) -> InputError:
-    known = ", ".join(list(pools)[:8])
-    return InputError(f"{shown(name)} is not a pool", field=field, fix=f"write one of {known}")
-
-
-def _blocks_are_legal(problem: Problem, pools: Mapping[str, Pool]) -> None:
-    owner: dict[tuple[str, int], str] = {}
-
-    def take(pool: str, gpu: int, task: str, field: str) -> None:
-        other = owner.setdefault((pool, gpu), task)
-        if other != task:
-            raise InputError(
-                f"GPU {gpu} of {pool} serves both {other} and {task}",
-                field=field,
-                fix="let each GPU be in one running block or one held list",
-            )
-
-    for i, job in enumerate(problem.jobs):
-        running = job.running
-        if running is None:
-            continue
-        field = f"jobs[{i}].running"
-        if running.pool not in pools:
-            raise _unknown_pool(running.pool, f"{field}.pool", pools)
-        pool = pools[running.pool]
-        last = running.first_gpu + running.gpus - 1
-        if last >= pool.gpus:
-            raise InputError(
-                f"GPUs {running.first_gpu}–{last} lie outside {pool.id}, which has {pool.gpus}",
-                field=f"{field}.first_gpu",
-                fix="write a block inside the pool",
-            )
-        if not pool.allows(running.first_gpu, running.gpus):
-            raise InputError(
-                f"GPUs {running.first_gpu}–{last} straddle nodes of {pool.node_size}",
-                field=f"{field}.first_gpu",
-                fix="keep a block inside one node; a larger one starts at a node's first GPU",
-            )
-        for gpu in range(running.first_gpu, last + 1):
-            take(pool.id, gpu, job.id, field)
-    for i, app in enumerate(problem.apps):
-        held = app.held_gpus
-        if len(set(held)) != len(held):
-            raise InputError("lists a GPU twice", field=f"apps[{i}].held", fix=FIXES["held"])
-        for gpu in held:
-            if gpu >= pools[app.pool].gpus:
-                raise InputError(
-                    f"GPU {gpu} lies outside {app.pool}, which has {pools[app.pool].gpus}",
-                    field=f"apps[{i}].held",
-                    fix="write GPUs of the app's pool",
-                )
-            take(app.pool, gpu, app.id, f"apps[{i}].held")

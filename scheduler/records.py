@@ -38,7 +38,7 @@ Id = Annotated[StrictStr, Field(min_length=1), AfterValidator(_one_line)]
 
 # What would be right, by field name; the key with the parent's list name wins where both exist.
 FIXES = {
-    "version": "write 1",
+    "version": "write 1 or 2",
     "start": 'write an ISO 8601 instant with its zone, such as "2026-03-02T00:00:00+00:00"',
     "step_minutes": "write whole minutes, such as 60",
     "steps": "write a whole number of steps, 1 or more",
@@ -50,8 +50,6 @@ FIXES = {
     "id": "write a text that is not empty",
     "pool": "write the id of a pool",
     "gpus": "write a whole number, 1 or more",
-    "shapes.gpus": "write 1, 2, 4, …",
-    "running.gpus": "write 1, 2, 4, …",
     "node_size": "write null or the GPUs of a node, 1 or more",
     "kind": "write training, batch_inference or quantization",
     "priority": "write a finite number of 0 or more; 1 to 10 is usual",
@@ -67,9 +65,35 @@ FIXES = {
     "demand": "write whole GPUs for each step, each 0 or more",
     "swap_cap": "write null for no cap, or a whole number of 0 or more",
     "held": "write a list of GPU indices, each once",
+    "placement": "write line or node",
+    "from": "write a step, 0 or later",
+    "to": "write a step (exclusive)",
+    "closed.kind": "write down or drain",
+    "closed.gpus": "write [first, last + 1]",
+    "nodes": "write how many nodes the GPUs lie on, 1 or more",
+    "within": "write a list of [first_gpu, gpus]",
+    "success": "write a chance from 0 to 1",
+    "gpu_ids": "write a list of GPU indices, each once",
+    "after": "write a list of job ids",
+    "work": "write GPU-steps, above 0",
+    "replica": "write the GPUs of a replica, 1 or more",
+    "floor": "write GPUs, 0 or more",
+    "limit": "write the most GPUs, or an object with the most by pool",
+    "most": "write the most jobs that run at once",
+    "tenants": 'write a list of {"id", "limit"}',
+    "groups": 'write a list of {"id", "most"}',
 }
 
-_AMOUNTS = ("decay", "shortfall_weight", "priority")
+_AMOUNTS = (
+    "decay",
+    "shortfall_weight",
+    "priority",
+    "success",
+    "work",
+    "floor_weight",
+    "gpu_cost",
+    "swap_cost",
+)
 
 
 def _path(parts: Sequence[str | int]) -> str:
@@ -78,7 +102,7 @@ def _path(parts: Sequence[str | int]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         # pydantic adds the name of the union's branch to the path, which no file contains
-        elif part not in ("int", "float", "constrained-int", "constrained-float"):
+        elif part not in ("int", "float", "constrained-int", "constrained-float") and "[" not in part:
             text += f".{part}" if text else part
     return text
 
@@ -170,4 +194,4 @@ class Record(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: exactly what was given, unknown keys included."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True, by_alias=True)

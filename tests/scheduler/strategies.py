@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
+from naive_planner import naive_plan
 
-from tidegrid.scheduler import Problem
+from tidegrid.scheduler import Plan, Problem
 from tidegrid.scheduler.generate import problem_dict, random_problem
+from tidegrid.scheduler.generate_clusters import FAMILIES, cluster_dict
 
-__all__ = ["break_plan", "broken_plans", "problem_dicts", "problems", "random_problem"]
+__all__ = [
+    "break_plan", "broken_plans", "cluster_dicts", "clusters", "naive_plans", "problem_dicts", "problems",
+    "random_problem",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -39,6 +44,24 @@ def problem_dicts(draw: st.DrawFn, **ranges: Any) -> dict[str, Any]:
 def problems(**ranges: Any) -> st.SearchStrategy[Problem]:
     """Valid problems of every kind; ``ranges`` as for `random_problem`."""
     return problem_dicts(**ranges).map(Problem.from_dict)
+
+
+@st.composite
+def cluster_dicts(draw: st.DrawFn, family: str | None = None, **ranges: Any) -> dict[str, Any]:
+    """JSON objects of valid problems of version 2; ``ranges`` as for `random_cluster`."""
+    chosen = family or draw(st.sampled_from(FAMILIES))
+    return cluster_dict(_Drawn(draw), chosen, **ranges)
+
+
+def clusters(family: str | None = None, **ranges: Any) -> st.SearchStrategy[Problem]:
+    """Valid problems of version 2; ``ranges`` as for `random_cluster`."""
+    return cluster_dicts(family, **ranges).map(Problem.from_dict)
+
+
+@st.composite
+def naive_plans(draw: st.DrawFn, problem: Problem) -> Plan:
+    """Legal plans of a problem, made at random."""
+    return naive_plan(problem, _Drawn(draw))
 
 
 BREAKS = (
@@ -71,7 +94,8 @@ def break_plan(plan: dict[str, Any], choose: Any) -> dict[str, Any]:
         cells = app["cells"]
         held = choose.pick(cells) if cells else []
         if how == "app_add":
-            held.append(choose.integer(0, 15))
+            gpu = choose.integer(0, 15)
+            held.append([gpu, gpu + 1] if held and isinstance(held[0], list) else gpu)
         elif how == "app_remove" and held:
             held.pop()
         elif how == "app_repeat" and held:
@@ -88,7 +112,9 @@ def break_plan(plan: dict[str, Any], choose: Any) -> dict[str, Any]:
             app["app"] = choose.pick(("app-0", "app-1", "job-0", "nobody"))
     elif placements:
         item = choose.pick(placements)
-        if how == "move":
+        if "gpu_ids" in item and how in ("move", "widen", "negative"):
+            _break_ids(item["gpu_ids"], how, choose)
+        elif how == "move":
             item["first_gpu"] += choose.integer(-3, 3)
         elif how == "shift":
             item["start"] += choose.integer(-3, 3)
@@ -99,17 +125,32 @@ def break_plan(plan: dict[str, Any], choose: Any) -> dict[str, Any]:
         elif how == "drop":
             placements.remove(item)
         elif how == "twice":
-            placements.append(dict(item, first_gpu=choose.integer(0, 8), start=choose.integer(0, 8)))
+            where = {} if "gpu_ids" in item else {"first_gpu": choose.integer(0, 8)}
+            placements.append(dict(item, **where, start=choose.integer(0, 8)))
         elif how == "rename":
             item["job"] = choose.pick(("job-0", "job-1", "app-0", "nobody"))
         elif how == "repool":
             item["pool"] = choose.pick(("pool-0", "pool-1", "nowhere"))
         elif how == "swap_shape":
             other = choose.pick(placements)
-            item.update(gpus=other["gpus"], steps=other["steps"])
+            item.update(
+                {key: other[key] for key in ("gpus", "gpu_ids", "steps") if key in other and key in item}
+            )
         elif how == "negative":
             item[choose.pick(("first_gpu", "start", "steps"))] = -choose.integer(1, 3)
     return plan
+
+
+def _break_ids(ids: list[int], how: str, choose: Any) -> None:
+    at = choose.integer(0, len(ids) - 1)
+    if how == "move":
+        ids[at] += choose.integer(-9, 9)
+    elif how == "negative":
+        ids[at] = -1
+    elif choose.chance(0.5) and len(ids) > 1:
+        ids.pop(at)
+    else:
+        ids.append(choose.integer(0, 31))
 
 
 @st.composite
