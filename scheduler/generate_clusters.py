@@ -60,7 +60,7 @@ def cluster_dict(
     pool_list = []
     for i in range(choose.integer(*pools)):
         size = choose.pick((1, 2, 4, 4, 8))
-        pool = {
+        pool: dict[str, Any] = {
             "id": f"pool-{i}",
             "gpus": size * choose.integer(*nodes),
             "node_size": size,
@@ -73,7 +73,7 @@ def cluster_dict(
         pool_list.append(pool)
     free = {pool["id"]: set(range(pool["gpus"])) for pool in pool_list}
     job_list = [_job(choose, i, pool_list, free, horizon, has) for i in range(choose.integer(*jobs))]
-    out = {
+    out: dict[str, Any] = {
         "version": 2,
         "start": "2026-03-02T00:00:00+00:00",
         "step_minutes": choose.pick((60, 30)),
@@ -87,7 +87,7 @@ def cluster_dict(
     }
     if has("tenants"):
         total = sum(pool["gpus"] for pool in pool_list)
-        limits = [choose.integer(0, total), {pool_list[0]["id"]: choose.integer(0, pool_list[0]["gpus"])}]
+        limits: list[Any] = [choose.integer(0, total), {pool_list[0]["id"]: choose.integer(0, pool_list[0]["gpus"])}]
         out["tenants"] = [{"id": f"tenant-{k}", "limit": choose.pick(limits)} for k in range(2)]
     if has("order"):
         out["groups"] = [{"id": f"array-{k}", "most": choose.integer(1, 2)} for k in range(2)]

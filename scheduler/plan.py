@@ -65,7 +65,7 @@ class AppCells(NamedTuple):
     """
 
     app: str
-    cells: Sequence[Sequence[int | Sequence[int]]]
+    cells: Sequence[Sequence[Any]]
 
     def gpus(self, t: int) -> tuple[int, ...]:
         """Return the GPUs held at step t, whatever the size of a replica."""
