@@ -10,7 +10,7 @@ from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
 from tidegrid.estimators.batch_inference.throughput import Phases, phases
 from tidegrid.estimators.effects import Effects
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.models import Bundle
 
 SETUP_SD, RUN_SD = 0.45, 0.25
