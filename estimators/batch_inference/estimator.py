@@ -17,7 +17,7 @@ from tidegrid.estimators.base import (
 )
 from tidegrid.estimators.batch_inference.throughput import Phases, phases
 from tidegrid.estimators.effects import Effects
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.models import Bundle
 
 SETUP_SD, RUN_SD = 0.45, 0.25

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tidegrid.estimators.training.gpus import estimated_reach
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.gpus import estimated_reach
+from tidegrid.estimators.gpus import find as find_gpu
 
 PREFILL_EFFICIENCY = 0.55
 """Share of the attainable FLOP/s that prefill reaches; a half to two thirds in arXiv 2211.05102, figure 1."""

@@ -16,9 +16,9 @@ from tidegrid.estimators.base import (
     quantile_frame,
 )
 from tidegrid.estimators.effects import Effects
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import COMMON, find
 from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
-from tidegrid.estimators.training.gpus import find as find_gpu
 from tidegrid.models import Bundle
 
 SITE_ROWS = 5

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from tidegrid.estimators.gpus import Gpu, estimated_reach
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import Algorithm, find
-from tidegrid.estimators.training.gpus import Gpu, estimated_reach
-from tidegrid.estimators.training.gpus import find as find_gpu
 
 SPEEDUP = 0.7
 """Time falls as GPUs to this power: calibration split over 2 and 4 GPUs runs 2.0 and 2.8 to 3.8 times as fast
