@@ -15,7 +15,7 @@ from tidegrid.estimators.base import (
     checked_features,
     quantile_frame,
 )
-from tidegrid.estimators.effects import Effects
+from tidegrid.estimators.effects import Effects, student
 from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import COMMON, find
 from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
@@ -30,7 +30,7 @@ USABLE = 0.92
 SMALL_GPU_HOURS = 0.25
 """Margined GPU-hours below which a run is not worth a GPU-hour of its own."""
 
-STRETCH = (0.5, 2.0)
+STRETCH = (1.0, 2.0)
 """How far sources left out may narrow or widen the shipped spreads: they are few, and kinder than users' reports."""
 
 MOST_LOG_HOURS = 700.0
@@ -129,11 +129,9 @@ class QuantizationEstimator(Estimator):
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the hours of each run."""
-        from scipy.stats import norm
-
         wanted = as_levels(levels)
-        centre, sd, _ = self._log_hours(checked_features(X, self.features))
-        log_hours = centre[:, None] + sd[:, None] * norm.ppf(wanted)
+        centre, sd, rows = self._log_hours(checked_features(X, self.features))
+        log_hours = np.maximum(centre[:, None] + sd[:, None] * student(wanted, rows), -MOST_LOG_HOURS)
         return quantile_frame(np.exp(np.minimum(log_hours, MOST_LOG_HOURS)), wanted, X.index)
 
     def estimate(self, X: pd.DataFrame, coverage: float | None = None) -> pd.DataFrame:
@@ -285,12 +283,10 @@ def _stretch(z: np.ndarray, site: np.ndarray) -> float:
     pooling the sites' distributions): of n sites the level asked for is CALIBRATED (n + 1) / n. 1 where that is out
     of reach: with fewer than nine sites the shipped spread stands.
     """
-    from scipy.stats import norm
-
     names, counts = np.unique(site, return_counts=True)
     if not len(names) or (level := CALIBRATED * (len(names) + 1) / len(names)) > 1.0:
         return 1.0
     weight = 1.0 / (len(names) * counts[np.searchsorted(names, site)])
     order = np.argsort(z, kind="stable")
     at = min(int(np.searchsorted(np.cumsum(weight[order]), level - 1e-9)), len(z) - 1)
-    return float(np.clip(z[order][at] / norm.ppf(CALIBRATED), *STRETCH))
+    return float(np.clip(z[order][at] / student((CALIBRATED,), np.zeros(1))[0, 0], *STRETCH))
