@@ -91,7 +91,9 @@ def main() -> int:
     parser.add_argument(
         "--test", type=Path, help="throughputs to predict; without it, sources are left out in turn"
     )
-    parser.add_argument("--predictions", type=Path, help="write row, q0.1, q0.5, q0.9, actual (hours), source")
+    parser.add_argument(
+        "--predictions", type=Path, help="write row, q0.1, q0.5, q0.9, actual (hours), source"
+    )
     parser.add_argument("--json", action="store_true", help="print the measures as JSON")
     args = parser.parse_args()
     past = read(args.calibrate)

@@ -197,13 +197,17 @@ class BatchInferenceEstimator(Estimator):
         checked = checked_features(X, self.features)
         _, _, rows = self._log_seconds(checked)
         known = phases(checked).known_gpu
-        total = getattr(self, "effects_", Effects()).rows()
+        groups = getattr(self, "effects_", Effects()).groups
+        total = sum(site["rows"] for site in groups.get("all", {}).get("sites", {}).values())
+        others = len(groups.get(OTHERS, {}).get("sites", {}))
         out = []
         for n, sheet in zip(rows, known, strict=True):
             if n >= SITE_ROWS:
                 out.append(f"site history: {n} jobs of the same set-up")
             elif total:
                 out.append(f"calibrated prior: data sheet, {total} jobs of this site")
+            elif others:
+                out.append(f"calibrated prior: data sheet, jobs of {others} other sites")
             else:
                 out.append(
                     "prior: data sheet"
@@ -230,7 +234,11 @@ class BatchInferenceEstimator(Estimator):
     def _band_words(self, checked: pd.DataFrame) -> list[str]:
         _, sd, rows = self._log_seconds(checked)
         others = len(getattr(self, "effects_", Effects()).groups.get(OTHERS, {}).get("sites", {}))
-        base = f"what {others} other sites differ by" if others else "what published timings of other sites differ by"
+        base = (
+            f"what {others} other sites differ by"
+            if others
+            else "what published timings of other sites differ by"
+        )
         return [
             f"80 % within a factor of {width:.1f}: " + (f"{n} jobs of its own site" if n else base)
             for width, n in zip(np.exp(sd * student((0.9,), rows)[:, 0]), rows, strict=True)
@@ -258,7 +266,9 @@ class BatchInferenceEstimator(Estimator):
         setups, sites = _setups(checked), checked["source"].to_numpy()
         any_own = "all" in effects.groups
         keys = [
-            ("all", setup, SETUP_SD, RUN_SD) if any_own and site == "" else (OTHERS, site, SOURCE_SD, WITHIN_SD)
+            ("all", setup, SETUP_SD, RUN_SD)
+            if any_own and site == ""
+            else (OTHERS, site, SOURCE_SD, WITHIN_SD)
             for setup, site in zip(setups, sites, strict=True)
         ]
         answers = {key: effects.answer(*key) for key in set(keys)}

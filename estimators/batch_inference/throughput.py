@@ -31,13 +31,13 @@ TENSOR_PARALLEL = 0.85
 """What remains of the speed for each doubling of the GPUs that share one copy of the model."""
 
 MAX_BATCH, LARGE_GIB = (256.0, 1024.0), 70.0
-"""Sequences decoded together at most, on GPUs below and from 70 GiB: the defaults of vLLM's ``max_num_seqs`` offline."""
+"""Sequences decoded together at most, on GPUs below and from 70 GiB: vLLM's ``max_num_seqs`` offline."""
 
 USABLE = 0.9
 """Share of the GPU's memory for weights and cache: the default of vLLM's ``gpu_memory_utilization``."""
 
 START_S, LOAD_GB_S = 60.0, 2.0
-"""Seconds of start-up (process, compilation), and how fast weights come from storage, where ``startup_s`` is unknown."""
+"""Seconds of start-up (process, compilation), and how fast weights load, where ``startup_s`` is unknown."""
 
 _BYTES = (
     (r"fp4|int4|w4|4bit|awq|gptq|nf4|mxfp4|nvfp4", 0.56),
@@ -51,7 +51,9 @@ def weight_bytes(precision: str) -> float:
     return next((size for pattern, size in _BYTES if re.search(pattern, precision.lower())), 2.0)
 
 
-_FULL_ATTENTION = r"llama-?[12]?-?(7|13|30|33|65)b|vicuna|opt-|bloom|gpt-?(2|j|neo)|pythia|qwen-?(1\.5-?)?(7|14|72)b"
+_FULL_ATTENTION = (
+    r"llama-?[12]?-?(7|13|30|33|65)b|vicuna|opt-|bloom|gpt-?(2|j|neo)|pythia|qwen-?(1\.5-?)?(7|14|72)b"
+)
 """Models that hold keys and values of every attention head: Llama 1 and 2 below 34 B, Qwen 1.5, OPT, BLOOM, GPT-J."""
 
 _LATENT_ATTENTION = r"deepseek-?(v2|v3|r1)(?!.*(distill|llama|qwen))|kimi-?k2"
@@ -80,7 +82,12 @@ def _attention(model: str) -> str:
     return "full" if re.search(_FULL_ATTENTION, name) else "grouped"
 
 
-DECODE_BOUNDS = ("reading the weights", "reading the key-value cache", "arithmetic", "launch and host overhead")
+DECODE_BOUNDS = (
+    "reading the weights",
+    "reading the key-value cache",
+    "arithmetic",
+    "launch and host overhead",
+)
 """What may bound a decode step."""
 
 
@@ -168,7 +175,9 @@ def phases(features: pd.DataFrame) -> Phases:
 
     # attention of a prompt against itself: 2 of 24 layers × width² FLOPs a token for each multiple of the width
     wide = 4096.0 * (active / 8e9) ** (1.0 / 3.0)
-    prefill_flops = 2.0 * active * (1.0 + read / (12.0 * wide)) / np.where(active < 0.7 * whole, EXPERTS_PREFILL, 1.0)
+    prefill_flops = (
+        2.0 * active * (1.0 + read / (12.0 * wide)) / np.where(active < 0.7 * whole, EXPERTS_PREFILL, 1.0)
+    )
 
     most = per_gpu({n: MAX_BATCH[sheets[n][0].memory_gib >= LARGE_GIB] for n in names})
 
@@ -199,7 +208,9 @@ def phases(features: pd.DataFrame) -> Phases:
     told = features["startup_s"].to_numpy()
     start = np.where(np.isnan(told), START_S + weights / (LOAD_GB_S * 1e9), told)
     gib = 2.0**30
-    return Phases(start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known, kind, together)
+    return Phases(
+        start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known, kind, together
+    )
 
 
 def _attainable(tflops: float, bandwidth_gb_s: float, reach: float) -> float:
