@@ -67,10 +67,6 @@ class Effects:
             return known["centre"], known["centre_var"] + known["between"] + known["within"], 0
         return own["offset"], own["var"] + known["within"], own["rows"]
 
-    def rows(self) -> int:
-        """Return how many rows have been learnt from."""
-        return sum(site["rows"] for group in self.groups.values() for site in group["sites"].values())
-
 
 def _posterior(
     site: np.ndarray, residual: np.ndarray, observed: np.ndarray, between: float, within: float
