@@ -21,6 +21,9 @@ LEVELS = (0.1, 0.5, 0.9)
 BASES = ("site history", "calibrated prior", "prior")
 """The rungs of the ladder that can answer, the best first; an estimator may add detail after a colon."""
 
+TAIL_FROM, TAIL_FREEDOM = 0.95, 3.0
+"""From which level on a mean takes the tail of a duration to be no heavier than Student's t with so few degrees."""
+
 _ZONED = re.compile(r"(?:[Zz]|[+-]\d\d(?::?\d\d)?)$")
 
 Dtype = Literal["float", "int", "bool", "category", "text", "instant"]
@@ -157,10 +160,22 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
     def predict_mean(self, X: pd.DataFrame) -> pd.Series:
         """Predict the mean of the target, for sums of GPU-hours: a sum of medians runs far too low.
 
-        The mean is the integral of the quantile function, by the midpoint rule on 40 levels in log space.
+        The mean is the integral of the quantile function, by the midpoint rule on 40 levels. The last levels lie
+        beyond what most histories can show: for durations they are bounded by Student's t with ``TAIL_FREEDOM``
+        degrees of freedom in log space through the median and the ``TAIL_FROM`` quantile.
         """
+        from scipy.stats import t
+
         levels = (np.arange(40) + 0.5) / 40
-        return self.predict_quantiles(X, tuple(levels)).mean(axis=1).rename(self.target)
+        told = self.predict_quantiles(X, (*levels, 0.5, TAIL_FROM))
+        values = told.to_numpy(dtype=float)
+        quantiles, middle, far = values[:, :-2], np.maximum(values[:, -2:-1], 1e-9), values[:, -1:]
+        if self.target == "duration_h":
+            beyond = np.maximum(t.ppf(levels, TAIL_FREEDOM) / t.ppf(TAIL_FROM, TAIL_FREEDOM) - 1.0, 0.0)
+            with np.errstate(over="ignore"):
+                bound = far * np.maximum(far / middle, 1.0) ** beyond
+            quantiles = np.where(levels > TAIL_FROM, np.minimum(quantiles, bound), quantiles)
+        return pd.Series(quantiles.mean(axis=1), index=X.index, name=self.target)
 
     def feasible(self, X: pd.DataFrame) -> pd.DataFrame:
         """Say for each row whether the job can run on its GPUs at all.

@@ -15,16 +15,28 @@ from tidegrid.estimators.base import (
     checked_features,
     quantile_frame,
 )
-from tidegrid.estimators.batch_inference.throughput import Phases, phases
-from tidegrid.estimators.effects import Effects
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.batch_inference.throughput import DECODE_BOUNDS, Phases, phases
+from tidegrid.estimators.effects import Effects, student
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.models import Bundle
 
-SETUP_SD, RUN_SD = 0.45, 0.25
-"""Log spread between set-ups (engine, version, settings) and between runs of one set-up."""
+SETUP_SD, RUN_SD = 0.35, 0.25
+"""Log spread between set-ups (engine, version, settings) of a site and between runs of one set-up."""
 
-FACTOR_SD = 0.5
+SOURCE_SD, WITHIN_SD = 0.35, 0.3
+"""Log spread between sites, and between the jobs of one site about its own centre, as published timings show it."""
+
+FACTOR_SD = 0.3
 """How far each phase's throughput may lie from the data sheet's, in logs, before a site has shown its own."""
+
+OTHERS = "other sites"
+"""The group of effects that holds one site for each ``source``; a job of this site is of the group ``all``."""
+
+LEAST_S = 1e-3
+"""The shortest job: nothing to read and to write, on an engine that already runs."""
+
+MOST_LOG = 300.0
+"""Where the log of an answer in seconds is cut: a heavy tail stays a finite number at every level."""
 
 UNKNOWN_GPU_SD = 0.7
 """What a GPU type without a data sheet adds to the log spread."""
@@ -54,6 +66,7 @@ class BatchInferenceEstimator(Estimator):
             required=True,
             doc="the model's size",
         ),
+        Feature("model", "text", doc="the model's name, which tells the kind of its attention"),
         Feature(
             "active_params_b",
             "float",
@@ -89,6 +102,15 @@ class BatchInferenceEstimator(Estimator):
             default=256,
             doc="mean tokens of an answer",
         ),
+        Feature(
+            "startup_s",
+            "float",
+            "seconds",
+            low=0,
+            high=1e6,
+            doc="start-up; 0 for an engine that already runs, estimated where absent",
+        ),
+        Feature("source", "text", doc="the site that a timing is from; empty for this one"),
     )
 
     def fit(
@@ -108,36 +130,48 @@ class BatchInferenceEstimator(Estimator):
         """
         checked = checked_features(X, self.features)
         hours, seen = checked_durations(X, y, observed)
-        self.factors_ = (0.0, 0.0)
-        self.effects_ = Effects()
-        if len(X):
-            phase = phases(checked)
-            log_s = np.log(np.maximum(hours * 3600.0, 1.0))
-            self.factors_ = _fit_factors(phase, log_s, seen)
-            residual = log_s - np.log(_seconds(phase, self.factors_))
-            rows = len(X)
+        self.factors_, self.effects_ = (0.0, 0.0), Effects()
+        phase, log_s = phases(checked), np.log(np.maximum(hours * 3600.0, 1.0))
+        sites = checked["source"].to_numpy()
+        for own in (False, True):
+            at = (sites == "") == own
+            if not at.any():
+                continue
+            rows, group = phase.rows(at), OTHERS
+            setup, between, within = sites[at], SOURCE_SD, WITHIN_SD
+            if own:
+                self.factors_ = _fit_factors(rows, log_s[at], seen[at])
+                group, setup, between, within = "all", _setups(checked[at]), SETUP_SD, RUN_SD
+            residual = log_s[at] - np.log(_seconds(rows, self.factors_))
+            if not own:
+                residual = _tamed(residual, setup)
             self.effects_.learn(
-                np.full(rows, "all", dtype=object),
-                _setups(checked),
+                np.full(len(setup), group, dtype=object),
+                setup,
                 residual,
-                seen,
-                np.full(rows, SETUP_SD),
-                np.full(rows, RUN_SD),
+                seen[at],
+                np.full(len(setup), between),
+                np.full(len(setup), within),
             )
         return self
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the hours of each job."""
-        from scipy.stats import norm
-
         wanted = as_levels(levels)
-        checked = checked_features(X, self.features)
-        centre, sd, _ = self._log_seconds(checked)
-        values = np.exp(centre[:, None] + sd[:, None] * norm.ppf(wanted)) / 3600.0
+        centre, sd, rows = self._log_seconds(checked_features(X, self.features))
+        logs = centre[:, None] + sd[:, None] * student(wanted, rows)
+        values = np.exp(np.clip(logs, -MOST_LOG, MOST_LOG)) / 3600.0
         return quantile_frame(values, wanted, X.index)
 
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return the medians of the terms: seconds of start, prefill and decode, and tokens a second of both."""
+        """Return the terms of each row's median, what bounds it, and what its band rests on.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``start_s``, ``prefill_s``, ``decode_s`` (seconds), ``input_tokens_per_s``, ``output_tokens_per_s``,
+            ``bound`` and ``band`` (words).
+        """
         checked = checked_features(X, self.features)
         phase = phases(checked)
         a, b = np.exp(getattr(self, "factors_", (0.0, 0.0)))
@@ -152,6 +186,8 @@ class BatchInferenceEstimator(Estimator):
                 "decode_s": b * phase.decode,
                 "input_tokens_per_s": np.where(phase.prefill > 0, reading, np.nan),
                 "output_tokens_per_s": np.where(phase.decode > 0, writing, np.nan),
+                "bound": _bound(phase, a * phase.prefill, b * phase.decode),
+                "band": self._band_words(checked),
             },
             index=X.index,
         )
@@ -161,13 +197,17 @@ class BatchInferenceEstimator(Estimator):
         checked = checked_features(X, self.features)
         _, _, rows = self._log_seconds(checked)
         known = phases(checked).known_gpu
-        total = getattr(self, "effects_", Effects()).rows()
+        groups = getattr(self, "effects_", Effects()).groups
+        total = sum(site["rows"] for site in groups.get("all", {}).get("sites", {}).values())
+        others = len(groups.get(OTHERS, {}).get("sites", {}))
         out = []
         for n, sheet in zip(rows, known, strict=True):
             if n >= SITE_ROWS:
                 out.append(f"site history: {n} jobs of the same set-up")
             elif total:
                 out.append(f"calibrated prior: data sheet, {total} jobs of this site")
+            elif others:
+                out.append(f"calibrated prior: data sheet, jobs of {others} other sites")
             else:
                 out.append(
                     "prior: data sheet"
@@ -191,6 +231,19 @@ class BatchInferenceEstimator(Estimator):
         ]
         return pd.DataFrame({"feasible": ~bad, "reason": reasons}, index=X.index)
 
+    def _band_words(self, checked: pd.DataFrame) -> list[str]:
+        _, sd, rows = self._log_seconds(checked)
+        others = len(getattr(self, "effects_", Effects()).groups.get(OTHERS, {}).get("sites", {}))
+        base = (
+            f"what {others} other sites differ by"
+            if others
+            else "what published timings of other sites differ by"
+        )
+        return [
+            f"80 % within a factor of {width:.1f}: " + (f"{n} jobs of its own site" if n else base)
+            for width, n in zip(np.exp(sd * student((0.9,), rows)[:, 0]), rows, strict=True)
+        ]
+
     def to_bundle(self) -> Bundle:
         """Return what was learnt as plain data."""
         if not hasattr(self, "effects_"):
@@ -210,23 +263,43 @@ class BatchInferenceEstimator(Estimator):
     def _log_seconds(self, checked: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         phase = phases(checked)
         effects = getattr(self, "effects_", Effects())
-        setups = _setups(checked)
-        answers = {setup: effects.answer("all", setup, SETUP_SD, RUN_SD) for setup in set(setups)}
-        offset = np.array([answers[s][0] for s in setups], dtype=float)
-        variance = np.array([answers[s][1] for s in setups], dtype=float)
-        rows = np.array([answers[s][2] for s in setups], dtype=int)
+        setups, sites = _setups(checked), checked["source"].to_numpy()
+        any_own = "all" in effects.groups
+        keys = [
+            ("all", setup, SETUP_SD, RUN_SD)
+            if any_own and site == ""
+            else (OTHERS, site, SOURCE_SD, WITHIN_SD)
+            for setup, site in zip(setups, sites, strict=True)
+        ]
+        answers = {key: effects.answer(*key) for key in set(keys)}
+        offset, variance, rows = (np.array([answers[key][i] for key in keys]) for i in range(3))
         variance = variance + np.where(phase.known_gpu | (rows > 0), 0.0, UNKNOWN_GPU_SD**2)
-        if not effects.groups:
-            variance = variance + FACTOR_SD**2
-        return (
-            np.log(_seconds(phase, getattr(self, "factors_", (0.0, 0.0)))) + offset,
-            np.sqrt(variance),
-            rows,
-        )
+        log_s = np.log(_seconds(phase, getattr(self, "factors_", (0.0, 0.0))))
+        return log_s + offset, np.sqrt(variance.astype(float)), rows.astype(int)
+
+
+def _bound(phase: Phases, prefill: np.ndarray, decode: np.ndarray) -> list[str]:
+    """Say for each row which part takes longest, and what bounds that part."""
+    largest = np.argmax([phase.start, prefill, decode], axis=0)
+    return [
+        (
+            "start-up: loading the model",
+            "reading prompts: arithmetic",
+            f"writing answers, {n:.0f} sequences together: {DECODE_BOUNDS[int(kind)]}",
+        )[at]
+        for at, kind, n in zip(largest, phase.decode_bound, phase.together, strict=True)
+    ]
+
+
+def _tamed(residual: np.ndarray, site: np.ndarray) -> np.ndarray:
+    """Cut each site's rows at three spreads from its median: one run over a slow network is not the site."""
+    middle = pd.Series(residual).groupby(site).transform("median").to_numpy()
+    return np.asarray(np.clip(residual, middle - 3 * WITHIN_SD, middle + 3 * WITHIN_SD))
 
 
 def _seconds(phase: Phases, factors: tuple[float, float]) -> np.ndarray:
-    return phase.start + np.exp(factors[0]) * phase.prefill + np.exp(factors[1]) * phase.decode
+    seconds = phase.start + np.exp(factors[0]) * phase.prefill + np.exp(factors[1]) * phase.decode
+    return np.maximum(seconds, LEAST_S)
 
 
 def _setups(checked: pd.DataFrame) -> np.ndarray:

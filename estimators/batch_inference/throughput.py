@@ -6,34 +6,38 @@ memory: each step of a batch reads every weight that the batch touches and the k
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.estimators.training.gpus import estimated_reach
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.gpus import estimated_reach
+from tidegrid.estimators.gpus import find as find_gpu
 
 PREFILL_EFFICIENCY = 0.55
 """Share of the attainable FLOP/s that prefill reaches; a half to two thirds in arXiv 2211.05102, figure 1."""
 
-DECODE_EFFICIENCY = 0.6
+EXPERTS_PREFILL = 0.3
+"""What remains of that with mixtures of experts: small uneven products, and tokens sent between experts."""
+
+DECODE_EFFICIENCY = 0.65
 """Share of the memory bandwidth that decode reaches at large batch."""
 
 STEP_OVERHEAD_S = 0.004
 """Host time of a decode step: scheduling, sampling, launching."""
 
-TENSOR_PARALLEL = 0.88
+TENSOR_PARALLEL = 0.85
 """What remains of the speed for each doubling of the GPUs that share one copy of the model."""
 
-MAX_BATCH = 256
-"""Sequences decoded together: the default of vLLM's ``max_num_seqs``."""
+MAX_BATCH, LARGE_GIB = (256.0, 1024.0), 70.0
+"""Sequences decoded together at most, on GPUs below and from 70 GiB: vLLM's ``max_num_seqs`` offline."""
 
 USABLE = 0.9
 """Share of the GPU's memory for weights and cache: the default of vLLM's ``gpu_memory_utilization``."""
 
-START_S, LOAD_GB_S = 90.0, 1.5
-"""Seconds of start-up (process, compilation), and how fast weights come from storage."""
+START_S, LOAD_GB_S = 60.0, 2.0
+"""Seconds of start-up (process, compilation), and how fast weights load, where ``startup_s`` is unknown."""
 
 _BYTES = (
     (r"fp4|int4|w4|4bit|awq|gptq|nf4|mxfp4|nvfp4", 0.56),
@@ -47,13 +51,44 @@ def weight_bytes(precision: str) -> float:
     return next((size for pattern, size in _BYTES if re.search(pattern, precision.lower())), 2.0)
 
 
-def kv_bytes(params_b: np.ndarray) -> np.ndarray:
-    """Return bytes of key-value cache a token.
+_FULL_ATTENTION = (
+    r"llama-?[12]?-?(7|13|30|33|65)b|vicuna|opt-|bloom|gpt-?(2|j|neo)|pythia|qwen-?(1\.5-?)?(7|14|72)b"
+)
+"""Models that hold keys and values of every attention head: Llama 1 and 2 below 34 B, Qwen 1.5, OPT, BLOOM, GPT-J."""
 
-    Models with grouped-query attention, 2 bytes a number: Llama 3 holds 131 kB at 8 and 328 kB at 70 billion
-    parameters (32 and 80 layers × 8 heads × 128 × 2 × 2 bytes), a power of 0.42 in the parameters.
+_LATENT_ATTENTION = r"deepseek-?(v2|v3|r1)(?!.*(distill|llama|qwen))|kimi-?k2"
+"""Models with multi-head latent attention: 576 numbers a layer and token (DeepSeek-V3, arXiv 2412.19437)."""
+
+
+def kv_bytes(params_b: np.ndarray, model: Sequence[str] = ()) -> np.ndarray:
+    """Return bytes of key-value cache a token, 2 bytes a number.
+
+    Models with grouped-query attention: Llama 3 holds 131 kB at 8 and 328 kB at 70 billion parameters (32 and 80
+    layers × 8 heads × 128 × 2 × 2 bytes), a power of 0.42 in the parameters. With full attention it is layers × width
+    × 4 bytes: 524 kB at 6.7 and 819 kB at 13 billion (Llama 2), a power of 0.67. With latent attention: 61 layers ×
+    576 × 2 bytes at 671 billion.
     """
-    return 131e3 * (params_b / 8.0) ** 0.42
+    grouped = 131e3 * (params_b / 8.0) ** 0.42
+    full, latent = 524e3 * (params_b / 6.7) ** 0.67, 70e3 * (params_b / 671.0) ** 0.42
+    kind = {name: _attention(name) for name in set(model)}
+    at = np.array([kind[name] for name in model] or ["grouped"] * len(params_b))
+    return np.select([at == "full", at == "latent"], [full, latent], grouped)
+
+
+def _attention(model: str) -> str:
+    name = re.sub(r"[\s_]+", "-", model.lower())
+    if re.search(_LATENT_ATTENTION, name):
+        return "latent"
+    return "full" if re.search(_FULL_ATTENTION, name) else "grouped"
+
+
+DECODE_BOUNDS = (
+    "reading the weights",
+    "reading the key-value cache",
+    "arithmetic",
+    "launch and host overhead",
+)
+"""What may bound a decode step."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +107,10 @@ class Phases:
         Whether one sequence fits beside the weights.
     known_gpu : ndarray of bool
         Whether the GPU type has a data sheet.
+    decode_bound : ndarray
+        Which of :data:`DECODE_BOUNDS` takes most of a decode step, by its position there.
+    together : ndarray
+        Sequences that a copy of the model decodes together.
     """
 
     start: np.ndarray
@@ -81,6 +120,12 @@ class Phases:
     have_gib: np.ndarray
     fits: np.ndarray
     known_gpu: np.ndarray
+    decode_bound: np.ndarray
+    together: np.ndarray
+
+    def rows(self, at: np.ndarray) -> "Phases":
+        """Return the rows that ``at`` selects."""
+        return Phases(**{name: values[at] for name, values in vars(self).items()})
 
 
 def phases(features: pd.DataFrame) -> Phases:
@@ -101,16 +146,16 @@ def phases(features: pd.DataFrame) -> Phases:
         {n: _attainable(sheets[n][0].tflops, sheets[n][0].bandwidth_gb_s, sheets[n][0].reach) for n in names}
     )
     fp8 = per_gpu({n: sheets[n][0].fp8 / sheets[n][0].tflops for n in names})
+    fp4 = per_gpu({n: sheets[n][0].fp4 / sheets[n][0].tflops for n in names})
     known = features["gpu_type"].map({n: sheets[n][1] for n in names}).to_numpy(dtype=bool)
 
     precision = features["precision"]
     width = precision.map({p: weight_bytes(p) for p in precision.unique()}).to_numpy(dtype=float)
-    # only 8-bit arithmetic runs on the wider units; 4-bit weights are unpacked to 16 bits first
-    flops = (
-        bf16
-        * np.where((width > 1.0) & (width < 1.1) & (fp8 > 1.0), fp8, 1.0)
-        * np.where(width > 2.0, 0.5, 1.0)
-    )
+    # 4-bit integers are unpacked to 16 bits first; floats of 8 and 4 bits run on units of their own where there are any
+    float4 = precision.str.contains("fp4", case=False).to_numpy(dtype=bool)
+    float8 = precision.str.contains("fp8|e4m3", case=False).to_numpy(dtype=bool)
+    narrow = np.where(float4, fp4, np.where((width > 1.0) & (width < 1.1), fp8, 1.0))
+    flops = bf16 * np.maximum(narrow, 1.0) * np.where(width > 2.0, 0.5, 1.0)
 
     whole = features["model_params_b"].to_numpy() * 1e9
     active = np.where(np.isnan(features["active_params_b"]), whole, features["active_params_b"] * 1e9)
@@ -120,38 +165,52 @@ def phases(features: pd.DataFrame) -> Phases:
     gpus = features["gpus"].to_numpy()
 
     weights = whole * width
-    cache = kv_bytes(whole / 1e9)
+    # engines that run in narrow floats hold the cache in 8 bits
+    cache = kv_bytes(whole / 1e9, list(features["model"])) * np.where(float8 | float4, 0.5, 1.0)
     sequence = cache * (read + write)
     workspace = 1.5 * 2**30
     need = weights + np.minimum(sequence, 4 * 2**30)
     least = 2.0 ** np.ceil(np.log2(np.maximum(need / np.maximum(memory - workspace, 2**30), 1.0)))
     fits = least <= gpus
 
-    def times(copy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # attention of a prompt against itself: 2 of 24 layers × width² FLOPs a token for each multiple of the width
+    wide = 4096.0 * (active / 8e9) ** (1.0 / 3.0)
+    prefill_flops = (
+        2.0 * active * (1.0 + read / (12.0 * wide)) / np.where(active < 0.7 * whole, EXPERTS_PREFILL, 1.0)
+    )
+
+    most = per_gpu({n: MAX_BATCH[sheets[n][0].memory_gib >= LARGE_GIB] for n in names})
+
+    def times(copy: np.ndarray) -> np.ndarray:
         copies = gpus / copy
         free = np.maximum(copy * (memory - workspace) - weights, 0.0)
-        together = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, MAX_BATCH)
+        together = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, most)
         together = np.minimum(together, np.maximum(prompts / copies, 1.0))
         pace = copy * TENSOR_PARALLEL ** np.log2(copy)
-        prefill = 2.0 * active * prompts * read / (flops * PREFILL_EFFICIENCY * pace * copies)
-        # a batch touches all experts once it is large enough
-        touched = np.minimum(whole, active * np.maximum(1.0, together * 0.5)) * width
-        per_step = (touched + together * cache * (read + 0.5 * write)) / (
-            bandwidth * DECODE_EFFICIENCY * pace
-        )
+        prefill = prefill_flops * prompts * read / (flops * PREFILL_EFFICIENCY * pace * copies)
+        # each sequence of a batch draws its experts on its own
+        touched = whole * -np.expm1(together * np.log1p(-np.minimum(active / whole, 1.0 - 1e-12))) * width
+        speed = bandwidth * DECODE_EFFICIENCY * pace
+        weights_s, cache_s = touched / speed, together * cache * (read + 0.5 * write) / speed
         arithmetic = 2.0 * active * together / (flops * PREFILL_EFFICIENCY * pace)
-        step = np.maximum(per_step, arithmetic) + STEP_OVERHEAD_S
-        return prefill, prompts * write / (together * copies) * step
+        step = np.maximum(weights_s + cache_s, arithmetic) + STEP_OVERHEAD_S
+        memory_bound = weights_s + cache_s >= arithmetic
+        parts = [weights_s * memory_bound, cache_s * memory_bound, arithmetic * ~memory_bound]
+        kind = np.argmax([*parts, np.full(len(step), STEP_OVERHEAD_S)], axis=0)
+        return np.array([prefill, prompts * write / (together * copies) * step, kind, together])
 
-    prefill, decode = times(np.minimum(least, gpus))
+    best = times(np.minimum(least, gpus))
     # more GPUs a copy leave more room for the cache: whoever runs the job takes what is fastest
     for more in (2.0, 4.0, 8.0):
         other = times(np.minimum(least * more, gpus))
-        faster = sum(other) < prefill + decode
-        prefill, decode = np.where(faster, other[0], prefill), np.where(faster, other[1], decode)
-    start = START_S + weights / (LOAD_GB_S * 1e9)
+        best = np.where(other[0] + other[1] < best[0] + best[1], other, best)
+    prefill, decode, kind, together = best
+    told = features["startup_s"].to_numpy()
+    start = np.where(np.isnan(told), START_S + weights / (LOAD_GB_S * 1e9), told)
     gib = 2.0**30
-    return Phases(start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known)
+    return Phases(
+        start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known, kind, together
+    )
 
 
 def _attainable(tflops: float, bandwidth_gb_s: float, reach: float) -> float:

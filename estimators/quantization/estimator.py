@@ -15,10 +15,10 @@ from tidegrid.estimators.base import (
     checked_features,
     quantile_frame,
 )
-from tidegrid.estimators.effects import Effects
+from tidegrid.estimators.effects import Effects, student
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import COMMON, find
-from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes
-from tidegrid.estimators.training.gpus import find as find_gpu
+from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes, prior_terms
 from tidegrid.models import Bundle
 
 SITE_ROWS = 5
@@ -30,7 +30,7 @@ USABLE = 0.92
 SMALL_GPU_HOURS = 0.25
 """Margined GPU-hours below which a run is not worth a GPU-hour of its own."""
 
-STRETCH = (0.5, 2.0)
+STRETCH = (0.8, 2.0)
 """How far sources left out may narrow or widen the shipped spreads: they are few, and kinder than users' reports."""
 
 MOST_LOG_HOURS = 700.0
@@ -129,11 +129,9 @@ class QuantizationEstimator(Estimator):
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the hours of each run."""
-        from scipy.stats import norm
-
         wanted = as_levels(levels)
-        centre, sd, _ = self._log_hours(checked_features(X, self.features))
-        log_hours = centre[:, None] + sd[:, None] * norm.ppf(wanted)
+        centre, sd, rows = self._log_hours(checked_features(X, self.features))
+        log_hours = np.maximum(centre[:, None] + sd[:, None] * student(wanted, rows), -MOST_LOG_HOURS)
         return quantile_frame(np.exp(np.minimum(log_hours, MOST_LOG_HOURS)), wanted, X.index)
 
     def estimate(self, X: pd.DataFrame, coverage: float | None = None) -> pd.DataFrame:
@@ -202,6 +200,30 @@ class QuantizationEstimator(Estimator):
             reasons.append(f"needs about {gib:.0f} GiB on each GPU, {gpu.name} has {room}" if short else "")
         return pd.DataFrame({"feasible": [not r for r in reasons], "reason": reasons}, index=X.index)
 
+    def explain(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return what each row's estimate is made of, and what its margin rests on.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``minutes_per_b`` (GPU-minutes a billion parameters of the tier), ``experts_factor``,
+            ``calibration_factor``, ``gpu_factor`` (of the GPU type and count), ``overhead_min``, ``history_factor``
+            (what the learnt runs multiply the median by), ``bound`` and ``band`` (words).
+        """
+        checked = checked_features(X, self.features)
+        terms = prior_terms(checked)
+        centre, sd, rows = self._log_hours(checked)
+        minutes, _ = prior_minutes(checked)
+        wide = np.exp(sd * student((self.coverage,), rows)[:, 0])
+        return terms.assign(
+            history_factor=np.exp(centre - np.log(minutes / 60.0)),
+            bound=_bound(checked, terms),
+            band=[
+                f"{self.coverage:.0%} end within {w:.1f} times the median: {on}"
+                for w, on in zip(wide, self.basis(X), strict=True)
+            ],
+        )
+
     def to_bundle(self) -> Bundle:
         """Return parameters and the learnt offsets as plain data."""
         fitted = hasattr(self, "effects_")
@@ -250,6 +272,27 @@ class QuantizationEstimator(Estimator):
         return np.maximum(extra**2 - np.where(is_mixture(checked), MOE_SD**2, 0.0), 0.0)
 
 
+def _bound(checked: pd.DataFrame, terms: pd.DataFrame) -> list[str]:
+    """Say for each row what takes most of its time."""
+    params = checked["model_params_b"].to_numpy()
+    rate = (terms["minutes_per_b"] * params).to_numpy()
+    experts, mixture = terms["experts_factor"].to_numpy(), is_mixture(checked)
+    out = []
+    for i, name in enumerate(checked["algorithm"]):
+        algorithm = find(name)
+        if rate[i] * experts[i] * terms["calibration_factor"].iloc[i] < algorithm.overhead_min:
+            out.append("start-up and saving")
+        elif algorithm.elastic == 0.0:
+            out.append("loading and packing the weights")
+        elif mixture[i] and experts[i] > 2.0:
+            out.append("experts, which are quantized one by one")
+        elif terms["calibration_factor"].iloc[i] > 2.0 * (1.0 - algorithm.elastic):
+            out.append("calibration samples × length")
+        else:
+            out.append("the solver, layer by layer")
+    return out
+
+
 def _family(checked: pd.DataFrame) -> np.ndarray:
     """Return what each row's spread is calibrated with: nothing for a name that nobody has timed."""
     known = [find(name).name for name in checked["algorithm"]]
@@ -285,12 +328,10 @@ def _stretch(z: np.ndarray, site: np.ndarray) -> float:
     pooling the sites' distributions): of n sites the level asked for is CALIBRATED (n + 1) / n. 1 where that is out
     of reach: with fewer than nine sites the shipped spread stands.
     """
-    from scipy.stats import norm
-
     names, counts = np.unique(site, return_counts=True)
     if not len(names) or (level := CALIBRATED * (len(names) + 1) / len(names)) > 1.0:
         return 1.0
     weight = 1.0 / (len(names) * counts[np.searchsorted(names, site)])
     order = np.argsort(z, kind="stable")
     at = min(int(np.searchsorted(np.cumsum(weight[order]), level - 1e-9)), len(z) - 1)
-    return float(np.clip(z[order][at] / norm.ppf(CALIBRATED), *STRETCH))
+    return float(np.clip(z[order][at] / student((CALIBRATED,), np.zeros(1))[0, 0], *STRETCH))

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from tidegrid.estimators.gpus import Gpu, estimated_reach
+from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import Algorithm, find
-from tidegrid.estimators.training.gpus import Gpu, estimated_reach
-from tidegrid.estimators.training.gpus import find as find_gpu
 
 SPEEDUP = 0.7
 """Time falls as GPUs to this power: calibration split over 2 and 4 GPUs runs 2.0 and 2.8 to 3.8 times as fast
@@ -41,9 +41,27 @@ def prior_minutes(features: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     features
         Checked features of :class:`~tidegrid.estimators.quantization.QuantizationEstimator`.
     """
-    rows = len(features)
-    minutes, spread = np.empty(rows), np.zeros(rows)
-    mixture = is_mixture(features)
+    terms = prior_terms(features)
+    mixture, gpus = is_mixture(features), features["gpus"].to_numpy()
+    known = _known_gpu(features)
+    with np.errstate(over="ignore"):
+        minutes = terms["minutes_per_b"] * terms["experts_factor"] * features["model_params_b"].to_numpy()
+        minutes = (minutes * terms["calibration_factor"] + terms["overhead_min"]) * terms["gpu_factor"]
+    spread = np.where(mixture, MOE_SD**2, 0.0) + np.where(known, 0.0, UNKNOWN_GPU_SD**2)
+    return minutes.to_numpy(), np.sqrt(spread + np.where(gpus > 1, MANY_GPUS_SD**2, 0.0))
+
+
+def prior_terms(features: pd.DataFrame) -> pd.DataFrame:
+    """Return the terms of the prior: (minutes_per_b × experts × parameters × calibration + overhead) × GPU factor.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``minutes_per_b``, ``experts_factor``, ``calibration_factor``, ``overhead_min``, ``gpu_factor``, on the index of
+        ``features``.
+    """
+    rows, mixture = len(features), is_mixture(features)
+    rate, many, tokens, overhead = (np.empty(rows) for _ in range(4))
     experts = np.where(
         mixture, np.where(features["num_experts"] > 1, features["num_experts"], UNKNOWN_EXPERTS), 1.0
     )
@@ -52,15 +70,25 @@ def prior_minutes(features: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     sheets = {name: find_gpu(name) for name in features["gpu_type"].unique()}
     for name, at in features.groupby("algorithm", sort=True).indices.items():
         algorithm = find(str(name))
-        rate = tier_rate(algorithm, params[at]) * expert_factor(algorithm, experts[at])
-        with np.errstate(over="ignore"):
-            minutes[at] = rate * params[at] * tokens_factor(algorithm, samples[at], length[at])
-        minutes[at] += algorithm.overhead_min
+        rate[at], many[at] = tier_rate(algorithm, params[at]), expert_factor(algorithm, experts[at])
+        tokens[at], overhead[at] = tokens_factor(algorithm, samples[at], length[at]), algorithm.overhead_min
     speed = np.array([_speed(sheets[name][0]) for name in features["gpu_type"]])
-    known = np.array([sheets[name][1] or name == "" for name in features["gpu_type"]], dtype=bool)
-    minutes *= np.where(speed < 1, speed**-SLOWER, speed**-FASTER) * gpus**-SPEEDUP
-    spread = np.where(mixture, MOE_SD**2, 0.0) + np.where(known, 0.0, UNKNOWN_GPU_SD**2)
-    return minutes, np.sqrt(spread + np.where(gpus > 1, MANY_GPUS_SD**2, 0.0))
+    return pd.DataFrame(
+        {
+            "minutes_per_b": rate,
+            "experts_factor": many,
+            "calibration_factor": tokens,
+            "overhead_min": overhead,
+            "gpu_factor": np.where(speed < 1, speed**-SLOWER, speed**-FASTER) * gpus**-SPEEDUP,
+        },
+        index=features.index,
+    )
+
+
+def _known_gpu(features: pd.DataFrame) -> np.ndarray:
+    names = features["gpu_type"]
+    known = {name: name == "" or find_gpu(name)[1] for name in names.unique()}
+    return np.array([known[name] for name in names], dtype=bool)
 
 
 def tier_rate(algorithm: Algorithm, params_b: np.ndarray) -> np.ndarray:

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.gpus import ARCHS
 from tidegrid.estimators.training import features, intervals, physics
 from tidegrid.estimators.training.features import Runs
-from tidegrid.estimators.training.gpus import ARCHS
 
 SOURCE_SPREAD = 0.25
 """Standard deviation of a source's offset in log seconds, before any is seen."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tidegrid.estimators import gpus as sheets
 from tidegrid.estimators.base import Feature, checked_features, named_columns
-from tidegrid.estimators.training import gpus as sheets
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.layouts import Layout, layout, planned
 

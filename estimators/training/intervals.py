@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tidegrid.estimators.conformal import ConformalQuantiles
+from tidegrid.estimators.gpus import ARCHS
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.features import Runs
-from tidegrid.estimators.training.gpus import ARCHS
 
 GRID = np.concatenate([[0.001, 0.005, 0.01, 0.025], np.linspace(0.05, 0.95, 19), [0.975, 0.99, 0.995, 0.999]])
 """Levels at which quantile functions are kept."""

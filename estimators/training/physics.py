@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegrid.estimators.training import gpus as sheets
+from tidegrid.estimators import gpus as sheets
 from tidegrid.estimators.training.features import Runs
 
 

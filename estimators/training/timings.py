@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.gpus import find
 from tidegrid.estimators.training.features import shape_of
-from tidegrid.estimators.training.gpus import find
 
 COLUMNS = (
     "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus",

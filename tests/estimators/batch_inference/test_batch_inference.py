@@ -95,7 +95,8 @@ def test_a_mixture_of_experts_needs_the_memory_of_all_and_the_arithmetic_of_some
         job(model_params_b=47.0, active_params_b=13.0, gpus=4.0),
     )
     told = BatchInferenceEstimator().explain(pd.concat([dense, mixed]))
-    assert told["prefill_s"].iloc[1] == pytest.approx(told["prefill_s"].iloc[0] * 13 / 47)
+    # small uneven products: faster than the dense model, slower than one of the active parameters
+    assert 13 / 47 < told["prefill_s"].iloc[1] / told["prefill_s"].iloc[0] < 1.0
     assert (
         BatchInferenceEstimator()
         .feasible(job(model_params_b=400.0, active_params_b=13.0))["feasible"]

@@ -237,7 +237,7 @@ def test_sites_that_agree_narrow_the_margin_for_a_new_one_and_sites_that_differ_
     shipped = QuantizationEstimator().estimate(run())["margin"].iloc[0]
     close = QuantizationEstimator().fit(*sources(12, 0.0, 0.2)).estimate(run())["margin"].iloc[0]
     apart = QuantizationEstimator().fit(*sources(12, 0.0, 3.0)).estimate(run())["margin"].iloc[0]
-    assert close < 0.75 * shipped and apart > 1.5 * shipped
+    assert close < 0.85 * shipped and apart > 1.5 * shipped
 
 
 def test_fewer_than_nine_sites_leave_the_shipped_spread() -> None:
@@ -287,4 +287,4 @@ def test_sources_left_out_are_covered(shared_data) -> None:
     ]
     told = benchmark.measures(pd.concat(parts))
     assert told["covered"] >= 0.88
-    assert told["over_estimate"] <= 3.0
+    assert told["over_estimate"] <= 3.5

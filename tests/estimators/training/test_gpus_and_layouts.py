@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tidegrid.estimators.training import gpus
+from tidegrid.estimators import gpus
 from tidegrid.estimators.training.layouts import layout
 
 

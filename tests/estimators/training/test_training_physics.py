@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from training_cases import history, request
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.training import TrainingEstimator, features, gpus, variants
+from tidegrid.estimators import gpus
+from tidegrid.estimators.training import TrainingEstimator, features, variants
 from tidegrid.estimators.training.memory import feasible, needed
 
 SPEC = st.fixed_dictionaries({
