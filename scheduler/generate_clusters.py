@@ -87,7 +87,10 @@ def cluster_dict(
     }
     if has("tenants"):
         total = sum(pool["gpus"] for pool in pool_list)
-        limits: list[Any] = [choose.integer(0, total), {pool_list[0]["id"]: choose.integer(0, pool_list[0]["gpus"])}]
+        limits: list[Any] = [
+            choose.integer(0, total),
+            {pool_list[0]["id"]: choose.integer(0, pool_list[0]["gpus"])},
+        ]
         out["tenants"] = [{"id": f"tenant-{k}", "limit": choose.pick(limits)} for k in range(2)]
     if has("order"):
         out["groups"] = [{"id": f"array-{k}", "most": choose.integer(1, 2)} for k in range(2)]
