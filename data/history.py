@@ -218,8 +218,8 @@ def request_features(table: pd.DataFrame, columns: Sequence[str] = ()) -> pd.Dat
         if name in columns:
             names.append(name)
         elif name in _KNOWN_AT_SUBMIT and name != "requested_walltime_s":
-            empty = table[name].isna() | (table[name].astype(object) == "")
-            if name in always or not bool(np.all(empty)):
+            # the check looks at every cell: only where it decides
+            if name in always or not bool(np.all(table[name].isna() | (table[name].astype(object) == ""))):
                 names.append(name)
     out = table[names].copy()
     if "requested_walltime_s" in table.columns:

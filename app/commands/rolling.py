@@ -83,8 +83,9 @@ def tick(
     from tidegrid.files import check_outputs, make_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.policy import Policy
-    from tidegrid.pipeline.rolling import Settings, StateStore
-    from tidegrid.pipeline.rolling import tick as run_tick
+    from tidegrid.pipeline.control import Settings
+    from tidegrid.pipeline.control import tick as run_tick
+    from tidegrid.pipeline.rolling import StateStore
 
     check_time_limit(mode, time_limit)
     check_outputs(out)

@@ -7,7 +7,7 @@ from typing import Any
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import POLICIES, Result, run_one
-from tidegrid.pipeline.replay.world import World
+from tidegrid.pipeline.worlds.trace import World
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tidegrid.files import read_json
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import Result, run_one
 from tidegrid.pipeline.replay.sweep import Task, run_tasks
-from tidegrid.pipeline.replay.world import World
+from tidegrid.pipeline.worlds.trace import World
 
 GRID: Mapping[str, Sequence[float]] = {
     "demand_quantile": (0.7, 0.8, 0.9, 0.95),

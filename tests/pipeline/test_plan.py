@@ -12,12 +12,14 @@ import pytest
 from tidegrid.data import App, Capacity, Cluster, Pool
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.demand import forecast_demand
+from tidegrid.pipeline.decide import Decision, decide
+from tidegrid.pipeline.demand import Demand, planned_gpus
 from tidegrid.pipeline.etas import deadline_risks
-from tidegrid.pipeline.plan import Forecast, make_forecast, make_plan
+from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.problem import steps_of
 from tidegrid.pipeline.site import Site
+from tidegrid.pipeline.state import State
 from tidegrid.pipeline.tracesite import site_from_traces, user_priority
 from tidegrid.pipeline.train import fit_all
 from tidegrid.scheduler import check

@@ -17,7 +17,7 @@ from tidegrid.pipeline.replay.oracles import (
     PerfectDurations,
     remaining_hours,
 )
-from tidegrid.pipeline.replay.world import HOUR, WARM_UP_HOURS, RealtimeApp
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, RealtimeApp
 
 
 def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> World:
