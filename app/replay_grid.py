@@ -10,8 +10,8 @@ import pandas as pd
 
 from tidegrid.app.board import COLOURS, IDLE
 from tidegrid.app.report import figure_html
-from tidegrid.pipeline.worlds.trace import HOUR, World
 from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import HOUR, World
 
 MOST_GPUS = 1024
 """A window shows at most this many GPUs: below one pixel a row nothing can be read."""

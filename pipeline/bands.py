@@ -29,9 +29,7 @@ class Widths:
 
         None for what is not known or was not told.
         """
-        return replace(
-            self, start=_moved(self.start, started_inside), end=_moved(self.end, ended_inside)
-        )
+        return replace(self, start=_moved(self.start, started_inside), end=_moved(self.end, ended_inside))
 
 
 def widths_of(outcomes: Iterable[Outcome]) -> Widths:

@@ -157,9 +157,7 @@ def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> 
     return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
 
 
-def _fitted_or_prior(
-    kind: type[Estimator], timezone: str, history: History
-) -> tuple[Estimator | None, str]:
+def _fitted_or_prior(kind: type[Estimator], timezone: str, history: History) -> tuple[Estimator | None, str]:
     """Return an estimator fitted on a history, or its prior, or None, and why it is not fitted."""
     try:
         template = make(kind, timezone)

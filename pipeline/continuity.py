@@ -64,7 +64,10 @@ def _unchanged(last: Kept, problem: Problem, spots: dict[str, Placement], k: int
         if job.running is not None:
             if spot is None or (spot.pool, spot.first_gpu) != (job.running.pool, job.running.first_gpu):
                 return False
-            if max(1, spot.start + spot.steps) != job.running.remaining and spot.steps != job.running.remaining:
+            if (
+                max(1, spot.start + spot.steps) != job.running.remaining
+                and spot.steps != job.running.remaining
+            ):
                 return False
         elif before.shapes != job.shapes or (spot is not None and spot.start < 0):
             return False

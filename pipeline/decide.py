@@ -128,9 +128,7 @@ class Decision:
     @cached_property
     def deadlines(self) -> list[str]:
         """A line for each waiting job that may miss its deadline."""
-        return deadline_risks(
-            self.state.requests, self.problem, self.etas, self.state.cluster.timezone
-        )
+        return deadline_risks(self.state.requests, self.problem, self.etas, self.state.cluster.timezone)
 
 
 def decide(
@@ -192,9 +190,7 @@ def decide(
     )
 
 
-def _moves(
-    state: State, problem: Problem, plan: Plan, demand: Demand
-) -> tuple[list[Move], list[Event]]:
+def _moves(state: State, problem: Problem, plan: Plan, demand: Demand) -> tuple[list[Move], list[Event]]:
     """Return each app's GPUs from now on, within the swaps that are left, and what was put off.
 
     An app without swaps left keeps its GPUs, and so does one that was to get some of those.
@@ -208,7 +204,10 @@ def _moves(
         cap, most = app.swap_cap, left[app.id]
         if cap is None or most is None:
             continue
-        swaps, used = swap_cost(before[app.id], after[app.id]), f"{cap - most} of {cap} swaps of the step from "
+        swaps, used = (
+            swap_cost(before[app.id], after[app.id]),
+            f"{cap - most} of {cap} swaps of the step from ",
+        )
         used += f"{iso(state.now.floor(pd.Timedelta(minutes=problem.step_minutes)))} are used"
         need = demand.gpus[app.id].tolist()
         wanted, gets = planned_gpus(need, cap, len(before[app.id]))[0], problem.app_by_id[app.id].demand[0]
@@ -230,7 +229,9 @@ def _moves(
         if not refused:
             break
         for app in refused:
-            events.append(Event("swap put off", app, f"{app} keeps its GPUs: another app keeps some that it was to get"))
+            events.append(
+                Event("swap put off", app, f"{app} keeps its GPUs: another app keeps some that it was to get")
+            )
             after[app] = before[app]
     return [
         Move(

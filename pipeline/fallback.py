@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import Cluster
+from tidegrid.data import App
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.base import as_levels, quantile_frame
 from tidegrid.estimators.realtime.clean import clean
@@ -33,8 +33,8 @@ class SureDemand:
     traffic
         Returns the traffic known so far: ``series_id``, ``timestamp``, ``value``. Asked only where the
         estimator fails.
-    cluster
-        Whose apps hold what.
+    apps
+        Who hold what.
 
     Attributes
     ----------
@@ -48,14 +48,14 @@ class SureDemand:
         self,
         inner: Estimator | None,
         traffic: Callable[[], pd.DataFrame],
-        cluster: Cluster,
+        apps: Sequence[App] = (),
         why: str = "there is no fitted realtime estimator",
     ) -> None:
         self.inner, self.traffic = inner, traffic
         self.problem = "" if inner is not None else why
         self.unknown: set[str] = set()
         self.held: dict[str, float] = {}
-        for app in cluster.apps:
+        for app in apps:
             capacity = capacity_of(app)
             gpus = max(len(app.held), capacity.min_replicas * capacity.gpus_per_replica)
             units = gpus * capacity.units_per_gpu_hour * capacity.target_load

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from tidegrid.data import Cluster, History
+from tidegrid.data import App, History
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.backtest import one_thread, rows_of, updated
 from tidegrid.pipeline.demand import HOUR, Demand, demand_of, hours_asked, hours_of
@@ -208,9 +208,9 @@ class Estimating:
             return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {})
         if told.traffic is None:
             model = self.estimators.get("realtime")
-            plain = self._sure(model, state.cluster)
+            plain = self._sure(model, state.cluster.apps)
             self._record_ahead(plain, series, state.now)
-            sure = self._sure(self._recalibrated(model), state.cluster)
+            sure = self._sure(self._recalibrated(model), state.cluster.apps)
             # the last instant of this hour looks furthest
             latest = told.hour + HOUR - pd.Timedelta(nanoseconds=1)
             X = hours_asked(series, told.hour, int(hours_of(latest, policy)[1][-1]) + 1)
@@ -219,8 +219,8 @@ class Estimating:
             told.events += sure.events()
         return demand_of(told.traffic, state.cluster, state.now, policy)
 
-    def _sure(self, model: Estimator | None, cluster: Cluster) -> SureDemand:
-        return SureDemand(model, lambda: self._history().traffic, cluster)
+    def _sure(self, model: Estimator | None, apps: Sequence[App]) -> SureDemand:
+        return SureDemand(model, lambda: self._history().traffic, apps)
 
     def _record_ahead(self, sure: SureDemand, series: Sequence[str], now: pd.Timestamp) -> None:
         """Record the next hour's forecast as it is without recalibration, which works on these records."""

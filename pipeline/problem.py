@@ -86,7 +86,11 @@ def _waiting(
     hours = interpolate(forecast.estimates.hours.to_numpy(dtype=float), policy.job_quantile)
     by_job: dict[str, list[tuple[str, int, float]]] = {}
     for job, pool, gpus, long in zip(
-        shapes["job_id"].tolist(), shapes["pool"].tolist(), shapes["gpus"].tolist(), hours.tolist(), strict=True
+        shapes["job_id"].tolist(),
+        shapes["pool"].tolist(),
+        shapes["gpus"].tolist(),
+        hours.tolist(),
+        strict=True,
     ):
         by_job.setdefault(job, []).append((pool, gpus, long))
     load = {pool.id: 0.0 for pool in state.cluster.pools}

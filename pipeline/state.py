@@ -101,4 +101,6 @@ class State:
 
     def age(self) -> pd.Timedelta:
         """Return how old the latest thing is that the sources tell of."""
-        return pd.Timedelta(0) if self.known_until is None else max(self.now - self.known_until, pd.Timedelta(0))
+        return (
+            pd.Timedelta(0) if self.known_until is None else max(self.now - self.known_until, pd.Timedelta(0))
+        )

@@ -82,9 +82,9 @@ def tick(
     """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
     from tidegrid.files import check_outputs, make_folder
     from tidegrid.models import ModelStore
-    from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.control import Settings
     from tidegrid.pipeline.control import tick as run_tick
+    from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.rolling import StateStore
 
     check_time_limit(mode, time_limit)

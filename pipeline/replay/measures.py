@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.pipeline.worlds.trace import HOUR, World
 from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import HOUR, World
 
 HALF_LIFE_H = 24.0
 """Waiting that halves a job's value in ``value_discounted``."""

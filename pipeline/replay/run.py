@@ -18,8 +18,8 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.measures import measure
 from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
 from tidegrid.pipeline.replay.truths import MedianDurations, PeakDemand, PerfectDemand, PerfectDurations
-from tidegrid.pipeline.worlds.trace import HOUR, World, at_far_end
 from tidegrid.pipeline.worlds.simulated import MINUTE, Played, Simulated
+from tidegrid.pipeline.worlds.trace import HOUR, World, at_far_end
 
 REFIT_HOURS = 24.0
 """How old a fit of durations may grow in a replay; between fits, estimators are updated with every job that ends."""

@@ -136,5 +136,3 @@ class PeakDemand(PerfectDemand):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._units = {name: np.full(len(units), units.max()) for name, units in self._units.items()}
-
-

@@ -205,7 +205,9 @@ def _see_missing(before: dict[str, Watched], state: State, found: Found) -> None
             found.watched[job] = replace(entry, state=MISSING)
 
 
-def _see_burst(before: dict[str, Watched], state: State, history: History, since: pd.Timestamp | None, found: Found) -> None:
+def _see_burst(
+    before: dict[str, Watched], state: State, history: History, since: pd.Timestamp | None, found: Found
+) -> None:
     if since is None or since >= state.now:
         return
     new = [job for job, entry in found.watched.items() if entry.state == WAITING and job not in before]

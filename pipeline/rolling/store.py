@@ -150,7 +150,9 @@ class StateStore:
                 db.execute(_INFO.insert().values(name="lock", value=""))
             found = db.execute(sa.select(_INFO.c.value).where(_INFO.c.name == "schema")).scalar()
             if found == "1":
-                db.execute(sa.text(f"ALTER TABLE {_HOURS.name} ADD COLUMN model TEXT NOT NULL DEFAULT 'realtime'"))
+                db.execute(
+                    sa.text(f"ALTER TABLE {_HOURS.name} ADD COLUMN model TEXT NOT NULL DEFAULT 'realtime'")
+                )
                 db.execute(_INFO.update().where(_INFO.c.name == "schema").values(value=SCHEMA))
                 found = SCHEMA
         if found != SCHEMA:

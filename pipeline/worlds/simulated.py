@@ -13,9 +13,9 @@ from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND, bands_of, instant_of
 from tidegrid.pipeline.records import iso
-from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, World, at_far_end
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.worlds import Reading
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, World, at_far_end
 
 MINUTE = 60.0
 POOL = "gpus"
@@ -201,7 +201,10 @@ class Simulated:
     def apply(self, decision: Decision) -> list[str]:
         """Do what was decided; return the jobs that started."""
         world, played = self.world, self.played
-        number = {str(job): j for job, j in zip(self._requests["job_id"].iloc[self.waiting], self.waiting, strict=True)}
+        number = {
+            str(job): j
+            for job, j in zip(self._requests["job_id"].iloc[self.waiting], self.waiting, strict=True)
+        }
         played.plans += 1
         for k, move in enumerate(decision.moves):
             if move.swaps:
@@ -278,9 +281,7 @@ class Simulated:
         stamp = self.world.jobs["submit_time"].dtype
         begun = (self.world.start + pd.to_timedelta(self.played.start[jobs], unit="s")).astype(stamp)
         ended = (self.world.start + pd.to_timedelta(self.end[jobs], unit="s")).astype(stamp)
-        table = table.assign(
-            start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs]
-        )
+        table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
         if self.failed.intersection(jobs):
             table["status"] = table["status"].mask([j in self.failed for j in jobs], "failed")
         return table
@@ -342,5 +343,3 @@ def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
         table["gpu_type"] = ""
     running["pool"] = POOL
     return requests, running
-
-

@@ -7,8 +7,15 @@ import pytest
 from tidegrid.data import Cluster, Pool, block_size
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.estimates import LEVELS, block_sizes, estimate_jobs, estimate, explain_request, remaining
 from tidegrid.pipeline.decide import Decision
+from tidegrid.pipeline.estimates import (
+    LEVELS,
+    block_sizes,
+    estimate,
+    estimate_jobs,
+    explain_request,
+    remaining,
+)
 from tidegrid.pipeline.site import Site
 
 
