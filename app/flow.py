@@ -106,9 +106,7 @@ def plan_site(
     decision = decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)
     baselines = {name: solve(decision.problem, mode=name) for name in BASELINES if name != mode}
     told = [*map(twice_listed, decision.state.twice), *lost_jobs(decision.state), *decision.events]
-    notes = [*notes, *(event.text for event in told)]
-    if site.requests.empty:
-        notes.append(f"{site.folder} has no requests: nothing waits to be planned")
+    notes = [*notes, *(event.text for event in told), *nothing_waits(site)]
     waiting = [
         (told["job"], told["reason"])
         for told in decision.explained.extra["explanations"]
@@ -119,6 +117,11 @@ def plan_site(
         jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
         notes.append(f"{_some(jobs)}: {reason}")
     return SitePlan(site, decision, baselines, notes, waiting)
+
+
+def nothing_waits(site: Site) -> list[str]:
+    """Return a note where the site's queue is empty."""
+    return [f"{site.folder} has no requests: nothing waits to be planned"] if site.requests.empty else []
 
 
 def _some(jobs: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ def _unchanged(last: Kept, problem: Problem, spots: dict[str, Placement], k: int
 
 
 def _cells(last: Kept, problem: Problem, placed: list[Placement], k: int) -> list[AppCells]:
-    """Return the apps' GPUs moved on by ``k`` steps; what the horizon has gained holds as its last step, beside jobs."""
+    """Return the apps' GPUs moved on by ``k`` steps; steps that are new hold what the last one did, beside jobs."""
     pools = {app.id: app.pool for app in problem.apps}
     out = []
     for name, cells in last.plan.apps:

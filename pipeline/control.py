@@ -23,7 +23,6 @@ from tidegrid.pipeline.records import Changes, Hold, iso
 from tidegrid.pipeline.rolling.commit import as_json, decided, holds_of, rested_on, told
 from tidegrid.pipeline.rolling.reconcile import reconcile
 from tidegrid.pipeline.rolling.store import Commit, StateStore
-from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.train import train
 from tidegrid.pipeline.worlds import Reading
@@ -358,18 +357,6 @@ def _created(models: ModelStore, name: str) -> pd.Timestamp | None:
     version = models.champion(name)
     found = None if version is None else models.show(name, version)
     return None if found is None or found.problem else pd.Timestamp(found.manifest["created"])
-
-
-def plan_once(
-    site: Site,
-    forecaster: Forecaster,
-    policy: Policy | None = None,
-    mode: str = "fast",
-    time_limit: float | None = None,
-    seed: int = 0,
-) -> Decision:
-    """Decide once on a site, without a memory."""
-    return decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)
 
 
 def _sha(text: str) -> str:

@@ -134,6 +134,7 @@ def estimate(
     running: pd.DataFrame,
     cluster: Cluster,
     estimators: Mapping[str, Estimator],
+    brief: bool = False,
 ) -> tuple[Estimates, np.ndarray, list[str]]:
     """Estimate requests at every shape that they allow, and running jobs at their block, in one pass.
 
@@ -145,6 +146,8 @@ def estimate(
         The cluster's pools.
     estimators
         Fitted estimators (or such as answer unfitted) by name; ``"recurring"`` should be among them.
+    brief
+        Whether to leave out which rung of an estimator's own ladder answers: ``basis`` is then empty.
 
     Returns
     -------
@@ -167,30 +170,31 @@ def estimate(
         rows = pd.concat([rows, under_way], ignore_index=True) if asked else under_way
     if rows.empty:
         return replace(Estimates.none(), refused=_refusals(refused)), np.empty((0, len(LEVELS))), []
-    answered = answer(rows, estimators)
-    hours = answered[list(LEVELS)]
-    whole, notes = hours.to_numpy(dtype=float)[asked:], sorted(set(answered["note"]) - {""})
+    answered = answer(rows, estimators, brief)
+    whole, notes = answered.hours[asked:], sorted(set(answered.note) - {""})
     if not asked:
         return replace(Estimates.none(), refused=_refusals(refused)), whole, notes
-    rows, answered = rows.iloc[:asked], answered.iloc[:asked]
-    possible = answered["feasible"].to_numpy(dtype=bool)
-    for job, reason in _all_infeasible(rows, answered):
-        refused[job] = reason
+    of_job = rows["job_id"].astype(str).to_numpy(dtype=object)[:asked]
+    possible = answered.feasible[:asked]
+    if not possible.all():
+        for job in dict.fromkeys(of_job[~possible]):
+            here = of_job == job
+            if not possible[here].any():
+                refused[job] = str(answered.reason[:asked][here][-1])
     shapes = pd.DataFrame(
         {
-            "job_id": rows["job_id"].astype(str),
-            "pool": rows["_pool"],
-            "gpus": rows["_block"].astype(int),
-            "estimator": answered["estimator"],
-            "basis": answered["basis"],
-            "note": answered["note"],
-            "mean_h": answered["mean_h"],
+            "job_id": of_job,
+            "pool": rows["_pool"].to_numpy(dtype=object)[:asked],
+            "gpus": rows["_block"].to_numpy(dtype=float)[:asked].astype(np.int64),
+            "estimator": answered.estimator[:asked],
+            "basis": answered.basis[:asked],
+            "note": answered.note[:asked],
+            "mean_h": answered.hours[:asked] @ MEAN_WEIGHTS,
         }
     )
-    hours = hours.iloc[:asked]
+    hours = pd.DataFrame(answered.hours[:asked], columns=pd.Index(LEVELS, name="level"))
     if not possible.all():
         shapes, hours = shapes[possible].reset_index(drop=True), hours[possible].reset_index(drop=True)
-    hours.columns = pd.Index(LEVELS, name="level")
     return Estimates(shapes, hours, _refusals(refused)), whole, notes
 
 
@@ -223,62 +227,64 @@ def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
     return remaining_quantiles(whole, LEVELS, elapsed_h, LEVELS)
 
 
-def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> pd.DataFrame:
+@dataclass(frozen=True)
+class _Answers:
+    """What was answered for each row: quantiles in hours at ``LEVELS``, by whom, on what, and whether it can run."""
+
+    hours: np.ndarray
+    estimator: np.ndarray
+    basis: np.ndarray
+    note: np.ndarray
+    feasible: np.ndarray
+    reason: np.ndarray
+
+
+def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool = False) -> _Answers:
     """Let the right estimator answer for each row, and the next rung where that one cannot.
 
     The ladder: the estimator of the job's kind, ``recurring`` from the history of such jobs, its prior.
-
-    Returns
-    -------
-    DataFrame
-        On the index of ``rows``: one column for each of ``LEVELS`` (hours), ``mean_h``, ``estimator``, ``basis``,
-        ``note``, ``feasible``, ``reason``.
     """
     chosen, notes = _choose(rows, estimators)
-    parts = []
-    for name in sorted(set(chosen)):
-        part = rows[(chosen == name).to_numpy()]
-        note: str | pd.Series = notes.loc[part.index]
+    out = _Answers(
+        np.empty((len(rows), len(LEVELS))),
+        chosen.to_numpy(dtype=object, copy=True),
+        np.full(len(rows), "", dtype=object),
+        notes.to_numpy(dtype=object, copy=True),
+        np.ones(len(rows), dtype=bool),
+        np.full(len(rows), "", dtype=object),
+    )
+    for name in sorted(set(out.estimator)):
+        at = np.flatnonzero(out.estimator == name)
+        part = rows if len(at) == len(rows) else rows.iloc[at]
         rungs = [(name, estimators.get(name)), (FALLBACK, estimators.get(FALLBACK))]
-        for rung, (who, estimator) in enumerate([*rungs, (FALLBACK, RecurringJobEstimator())]):
-            if estimator is None:
-                note = f"{who} failed (there is no such estimator); {_NEXT[who == FALLBACK]}"
-                continue
+        rungs.append((FALLBACK, RecurringJobEstimator()))
+        for rung, (who, estimator) in enumerate(rungs, 1):
             try:
-                parts.append(_predict(part, who, estimator).assign(note=note))
+                if estimator is None:
+                    raise LookupError("there is no such estimator")
+                out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)
+                can = estimator.feasible(part)
+                out.feasible[at], out.reason[at] = (
+                    can["feasible"].to_numpy(bool),
+                    can["reason"].to_numpy(object),
+                )
+                out.basis[at] = "" if brief else estimator.basis(part).to_numpy(object)
+                out.estimator[at] = who
                 break
             except TidegridError:
                 raise
             except Exception as error:  # a plugin may raise anything; the next rung answers, told
                 if rung == len(rungs):
                     raise
-                note = f"{who} failed ({type(error).__name__}: {error}); {_NEXT[who == FALLBACK]}"
-    out = pd.concat(parts).reindex(rows.index) if len(parts) > 1 else parts[0]
-    levels = list(LEVELS)
-    hours = out[levels].to_numpy(dtype=float)
+                then = "its prior answers" if who == FALLBACK else "answered from history"
+                out.note[at] = f"{who} failed ({type(error).__name__}: {error}); {then}"
     if "requested_walltime_h" in rows:
         # the queue ends a job at its requested time limit, so no quantile lies beyond it
         limit = rows["requested_walltime_h"].to_numpy(dtype=float)[:, None]
-        cut = (hours[:, [level <= SHOWN for level in LEVELS]] > limit).any(axis=1)
-        out.loc[cut, "note"] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.loc[cut, "note"]]
-        hours = np.fmin(hours, limit)
-        out[levels] = hours
-    return out.assign(mean_h=hours @ MEAN_WEIGHTS)
-
-
-_NEXT = {False: "answered from history", True: "its prior answers"}
-
-
-def _predict(part: pd.DataFrame, name: str, estimator: Estimator) -> pd.DataFrame:
-    out = estimator.predict_quantiles(part, LEVELS)
-    out.columns = pd.Index(list(LEVELS))
-    can = estimator.feasible(part)
-    return out.assign(
-        estimator=name,
-        basis=estimator.basis(part),
-        feasible=can["feasible"].astype(bool),
-        reason=can["reason"],
-    )
+        cut = (out.hours[:, [level <= SHOWN for level in LEVELS]] > limit).any(axis=1)
+        out.note[cut] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.note[cut]]
+        np.fmin(out.hours, limit, out=out.hours)
+    return out
 
 
 def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd.Series, pd.Series]:
@@ -357,15 +363,6 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
 
 def _whole(value: float, default: int) -> int:
     return default if pd.isna(value) else int(value)
-
-
-def _all_infeasible(rows: pd.DataFrame, answered: pd.DataFrame) -> list[tuple[str, str]]:
-    any_feasible = answered["feasible"].groupby(rows["job_id"]).any()
-    out = []
-    for job in any_feasible.index[~any_feasible.to_numpy()]:
-        last = (rows["job_id"] == job).to_numpy().nonzero()[0][-1]
-        out.append((str(job), str(answered["reason"].iloc[last])))
-    return out
 
 
 def _refusals(refused: Mapping[str, str]) -> pd.DataFrame:

@@ -103,6 +103,8 @@ class Estimating:
         Between fits, and for demand always, they are updated.
     recorded
         Hours of traffic that were forecast earlier, for the width of the bands.
+    brief
+        Whether to leave out what only tables show: which rung of an estimator's own ladder answers for each job.
     """
 
     def __init__(
@@ -112,9 +114,10 @@ class Estimating:
         *,
         refit_hours: float | None = None,
         recorded: Iterable[Hour] = (),
+        brief: bool = False,
     ) -> None:
         self.estimators = dict(estimators)
-        self.refit_hours = refit_hours
+        self.refit_hours, self.brief = refit_hours, brief
         self.hours = {(one.series, one.hour): one for one in recorded}
         self.notes: list[str] = []
         self._history: Callable[[], History] = lambda: history
@@ -132,6 +135,16 @@ class Estimating:
         due = self.refit_hours is not None and now - self._fitted >= pd.Timedelta(hours=self.refit_hours)
         whole = history() if due else news
         kinds = {"duration_h": len(whole), "demand": len(news.traffic)}
+        if any(kinds.values()):
+            with one_thread():
+                self._take_in(news, whole, kinds, due)
+        if due:
+            self._fitted = now
+        self._see(news)
+        if len(news.traffic):
+            self.record(news.traffic)
+
+    def _take_in(self, news: History, whole: History, kinds: Mapping[str, int], due: bool) -> None:
         for name, estimator in self.estimators.items():
             if not kinds[estimator.target]:
                 continue
@@ -140,20 +153,14 @@ class Estimating:
             if not len(rows):
                 continue
             try:
-                with one_thread():
-                    if afresh:
-                        fresh: Estimator = clone(estimator)
-                        fresh.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
-                        self.estimators[name] = fresh
-                    elif hasattr(estimator, "update"):
-                        updated(estimator, rows)
+                if afresh:
+                    fresh: Estimator = clone(estimator)
+                    fresh.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
+                    self.estimators[name] = fresh
+                elif hasattr(estimator, "update"):
+                    updated(estimator, rows)
             except Exception as error:  # a plugin may raise anything; what it learnt before still answers
                 self._note(f"{name}: not brought up to date ({type(error).__name__}: {error})")
-        if due:
-            self._fitted = now
-        self._see(news)
-        if len(news.traffic):
-            self.record(news.traffic)
 
     def record(self, traffic: pd.DataFrame) -> tuple[list[Hour], list[Event]]:
         """Set traffic against what was forecast of it; return the hours that became known, and what left its band."""
@@ -194,7 +201,7 @@ class Estimating:
         if not len(new) and not more:
             return
         found, whole, notes = estimate(
-            state.requests.iloc[new], state.running.iloc[more], state.cluster, self.estimators
+            state.requests.iloc[new], state.running.iloc[more], state.cluster, self.estimators, self.brief
         )
         told.estimates = Estimates.joined([told.estimates, found])
         told.waiting.update(requests.iloc[new])

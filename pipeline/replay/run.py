@@ -188,7 +188,8 @@ def forecaster_of(world: World, durations: str = "forecast", demand: str = "fore
         answers["recurring"] = PerfectDurations(world) if durations == "perfect" else MedianDurations()
     if demand != "forecast" and world.apps:
         answers["realtime"] = PerfectDemand(world) if demand == "perfect" else PeakDemand(world)
-    return Estimating(answers, history, refit_hours=REFIT_HOURS if durations == "forecast" else None)
+    refit = REFIT_HOURS if durations == "forecast" else None
+    return Estimating(answers, history, refit_hours=refit, brief=True)
 
 
 def _queue(world: World, kind: _Queue) -> Played:

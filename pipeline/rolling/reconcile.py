@@ -86,7 +86,8 @@ def lost_jobs(state: State) -> list[Event]:
     for row in state.lost.to_dict("records"):
         hours = max(0.0, (state.now - row["start_time"]) / pd.Timedelta(hours=1))
         block = f"{row['pool']} {row['first_gpu']}–{int(row['first_gpu']) + int(row['gpus']) - 1}"
-        text = f"{row['job_id']} is lost: a GPU of its block ({block}) is down; {_h(hours)} of work on {row['gpus']} GPUs"
+        work = f"{_h(hours)} of work on {row['gpus']} GPUs"
+        text = f"{row['job_id']} is lost: a GPU of its block ({block}) is down; {work}"
         out.append(Event("lost", str(row["job_id"]), text))
     return out
 

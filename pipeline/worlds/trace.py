@@ -185,7 +185,7 @@ def world_from_traces(
     days
         Replay only so many days of the trace.
     skip_days
-        Leave out the first days of the trace, and of the traffic: parameters are tuned on one part and scored on another.
+        Leave out the first days of the trace and of the traffic, to tune on one part and score on another.
     timezone
         The zone of times in the traces that carry none.
     seed
