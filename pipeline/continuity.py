@@ -8,6 +8,10 @@ import pandas as pd
 from tidegrid.scheduler import AppCells, Placement, Plan, Problem, check, solve
 
 
+TOLD_FIRST = 1000.0
+"""By how much a place that was told outweighs a new one: more than any priorities differ."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """An earlier decision: its instant, its problem and its plan."""
@@ -45,6 +49,8 @@ def continued(
         job["shapes"] = [{"pool": spot.pool, "gpus": spot.gpus, "steps": spot.steps}]
         job["earliest"], job["deadline"] = spot.start, spot.start + spot.steps
         job.pop("requested", None)
+        # what was told comes before all that is new
+        job["priority"] *= TOLD_FIRST
     pinned = Problem.from_dict(document)
     warm = Plan.of(pinned, "fast", placed, _cells(last, problem, placed, k))
     found = solve(pinned, "fast", seed=seed, warm_start=warm, **options)
