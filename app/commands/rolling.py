@@ -71,7 +71,9 @@ def tick(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
+    ] = None,
     refit_hours: Annotated[
         float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
     ] = 168.0,

@@ -40,7 +40,9 @@ def starts_by_tick(folder: Path, seed: int) -> list[dict[str, pd.Timestamp]]:
         world.submit(f"j{k}", int(2 ** rng.integers(0, 4)), int(rng.integers(1, 9)), int(rng.integers(1, 10)))
     found = []
     for _ in range(8):
-        commit = tick(state, world.write(), world.now, Settings(policy=POLICY), estimators={"recurring": Told()})
+        commit = tick(
+            state, world.write(), world.now, Settings(policy=POLICY), estimators={"recurring": Told()}
+        )
         kept = state.plan(commit.tick)
         assert kept is not None
         found.append({p["job"]: world.now + p["start"] * HOUR for p in kept["plan"]["placements"]})
@@ -62,7 +64,9 @@ def test_on_stale_files_nothing_is_started_and_that_is_told(tmp_path: Path) -> N
     world, state = World(tmp_path / "site", gpus=2), StateStore(tmp_path / "state.db")
     world.submit("j", 1, 3, 5)
     folder = world.write()
-    commit = tick(state, folder, START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()})
+    commit = tick(
+        state, folder, START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()}
+    )
     assert commit.document["start"] == []
     told = [event["text"] for event in commit.document["events"] if event["kind"] == "stale"]
     assert len(told) == 1 and "24 h" in told[0]
@@ -72,7 +76,9 @@ def test_on_stale_files_nothing_is_started_and_that_is_told(tmp_path: Path) -> N
     assert later == commit
     fresh = Policy(horizon_hours=24, stale_hours=100)
     other = StateStore(tmp_path / "other.db")
-    commit = tick(other, folder, START + 3 * 24 * HOUR, Settings(policy=fresh), estimators={"recurring": Told()})
+    commit = tick(
+        other, folder, START + 3 * 24 * HOUR, Settings(policy=fresh), estimators={"recurring": Told()}
+    )
     assert [one["job"] for one in commit.document["start"]] == ["j"]
 
 
@@ -81,7 +87,15 @@ def outcome(start: float, end: float, told: bool = True) -> Outcome:
     at = {h: iso(START + h * HOUR) for h in (0, 1, 2, 3, 4, 5, 6)}
     band = (at[1], at[2], at[3], at[4], at[5], at[6]) if told else (at[0], at[0], at[0], at[4], at[5], at[6])
     return Outcome(
-        "j", iso(START + end * HOUR), "completed", 1, at[0], iso(START + start * HOUR), end - start, at[0], *band
+        "j",
+        iso(START + end * HOUR),
+        "completed",
+        1,
+        at[0],
+        iso(START + start * HOUR),
+        end - start,
+        at[0],
+        *band,
     )
 
 
@@ -107,7 +121,9 @@ def test_a_width_stays_within_its_bounds(hits: np.ndarray) -> None:
     st.floats(0.25, 20),
     st.floats(0, 100),
 )
-def test_a_widened_band_is_ordered_and_holds_what_is_planned(band: np.ndarray, width: float, planned: float) -> None:
+def test_a_widened_band_is_ordered_and_holds_what_is_planned(
+    band: np.ndarray, width: float, planned: float
+) -> None:
     low, middle, high = widened(band, width, planned)
     assert 0 <= low <= middle <= high and low <= planned <= high
 
@@ -131,7 +147,9 @@ def test_a_fallback_does_not_repeat_an_outage() -> None:
     assert basis.str.startswith("site history: the same hour a week before").all()
 
 
-def test_a_damaged_champion_is_refitted_from_history_before_its_prior_answers(tmp_path: Path, sample: Site) -> None:
+def test_a_damaged_champion_is_refitted_from_history_before_its_prior_answers(
+    tmp_path: Path, sample: Site
+) -> None:
     store = ModelStore(tmp_path / "models")
     store_folder = tmp_path / "models"
     train(sample.history, store, ["recurring"], now=sample.now)
@@ -161,7 +179,9 @@ def test_a_tick_that_was_killed_in_its_training_commits_the_same_when_run_again(
         state = StateStore(tmp_path / f"{where}.db")
         models = tmp_path / where
         models.mkdir(exist_ok=True)
-        return tick(state, tmp_path / "site", sample.now, Settings(policy=POLICY), models=ModelStore(models)).text
+        return tick(
+            state, tmp_path / "site", sample.now, Settings(policy=POLICY), models=ModelStore(models)
+        ).text
 
     undisturbed = run("undisturbed")
     whole, left = ModelStore.promote, [1]
@@ -199,6 +219,8 @@ def test_an_unchanged_queue_with_an_app_still_follows_its_demand(tmp_path: Path)
     policy = Policy(horizon_hours=6, lookahead_hours=0, demand_quantile=0.5)
     for _ in range(5):
         answers = {"recurring": Told(), "realtime": Curve({"chat": curve})}
-        world.obey(tick(state, world.write(), world.now, Settings(policy=policy), estimators=answers).document)
+        world.obey(
+            tick(state, world.write(), world.now, Settings(policy=policy), estimators=answers).document
+        )
         world.advance()
     assert len(world.held["chat"]) == 3 and accuracy(state).unmet == 0
