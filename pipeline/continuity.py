@@ -7,7 +7,6 @@ import pandas as pd
 
 from tidegrid.scheduler import AppCells, Placement, Plan, Problem, check, solve
 
-
 TOLD_FIRST = 1000.0
 """By how much a place that was told outweighs a new one: more than any priorities differ."""
 

@@ -40,8 +40,8 @@ class Tuning:
     Attributes
     ----------
     table
-        One row a setting, in the order in which they were tried: the parameters that were searched, ``value_share`` (value
-        by its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
+        One row a setting, in the order in which they were tried: the parameters searched, ``value_share`` (value by
+        its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
         ``jct_mean_h``, ``jct_median_h``, ``wait_p95_h`` (means over worlds), ``plans``, and ``best``.
     best
         The best setting's parameters by name.
@@ -95,8 +95,8 @@ def tune(
     name
         The policy whose parameters are searched.
     search
-        ``"coordinates"``: parameter by parameter, each at the best of the others so far, ``passes`` times over. ``"grid"``:
-        every combination.
+        ``"coordinates"``: parameter by parameter, each at the best of the others so far, ``passes`` times over.
+        ``"grid"``: every combination.
     jobs, backend
         As for :func:`~tidegrid.pipeline.replay.sweep.sweep`.
     each
