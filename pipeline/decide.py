@@ -228,11 +228,10 @@ def _moves(state: State, problem: Problem, plan: Plan, demand: Demand) -> tuple[
         ]
         if not refused:
             break
-        for app in refused:
-            events.append(
-                Event("swap put off", app, f"{app} keeps its GPUs: another app keeps some that it was to get")
-            )
-            after[app] = before[app]
+        for name in refused:
+            text = f"{name} keeps its GPUs: another app keeps some that it was to get"
+            events.append(Event("swap put off", name, text))
+            after[name] = before[name]
     return [
         Move(
             name,

@@ -88,12 +88,10 @@ class Estimates:
 
     def by_shape(self, jobs: Collection[str]) -> dict[tuple[str, str, int], np.ndarray]:
         """Return the quantiles of some jobs by (job, pool, GPUs)."""
-        at = np.flatnonzero(self.shapes["job_id"].isin(list(jobs)).to_numpy())
-        shapes, hours = self.shapes, self.hours.to_numpy()
-        return {
-            (str(shapes["job_id"].iat[k]), str(shapes["pool"].iat[k]), int(shapes["gpus"].iat[k])): hours[k]
-            for k in at
-        }
+        kept = self.shapes["job_id"].isin(list(jobs)).to_numpy()
+        part = self.shapes[kept]
+        keys = zip(part["job_id"].tolist(), part["pool"].tolist(), part["gpus"].tolist(), strict=True)
+        return dict(zip(keys, self.hours.to_numpy()[kept], strict=True))
 
     def table(self) -> pd.DataFrame:
         """Return one readable frame: hours and GPU-hours at 0.1, 0.5, 0.9, the mean, the basis."""

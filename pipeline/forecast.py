@@ -191,8 +191,9 @@ class Estimating:
         if started:
             # what was told of it while it waited holds, for the block that it got
             known = told.estimates.by_shape({names[k] for k in started})
+            pools, blocks = state.running["pool"].tolist(), state.running["gpus"].tolist()
             for k in started:
-                key = (names[k], str(state.running["pool"].iat[k]), int(state.running["gpus"].iat[k]))
+                key = (names[k], str(pools[k]), int(blocks[k]))
                 if key in known:
                     told.whole[names[k]] = known[key]
         requests = state.requests["job_id"].astype(str)
@@ -255,7 +256,7 @@ class Estimating:
             self._note(f"realtime: not recalibrated ({type(error).__name__}: {error})")
             return model
         self._note(f"realtime: bands follow {len(record):,} recorded hours", "realtime: bands follow")
-        return out  # type: ignore[no-any-return]
+        return out
 
     def _see(self, news: History) -> None:
         self._jobs += len(news)

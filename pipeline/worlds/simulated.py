@@ -283,7 +283,7 @@ class Simulated:
         ended = (self.world.start + pd.to_timedelta(self.end[jobs], unit="s")).astype(stamp)
         table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
         if self.failed.intersection(jobs):
-            table["status"] = table["status"].mask([j in self.failed for j in jobs], "failed")
+            table["status"] = table["status"].mask(np.array([j in self.failed for j in jobs]), "failed")
         return table
 
     def _traffic(self, first: int, last: int) -> pd.DataFrame:
@@ -338,7 +338,7 @@ def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
     requests, running = filled(REQUESTS.columns), filled(RUNNING.columns)
     for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(world.block))):
         table["job_id"] = jobs["job_id"]
-        table["priority"] = world.priority.astype(table["priority"].dtype)
+        table["priority"] = pd.Series(world.priority).astype(table["priority"].dtype)
         table["gpus"] = gpus.astype(table["gpus"].dtype)
         table["gpu_type"] = ""
     running["pool"] = POOL
