@@ -10,10 +10,11 @@ import pandas as pd
 from tidegrid.app.common import say, say_synthetic, table
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.champions import preferred
-from tidegrid.pipeline.etas import deadline_risks
-from tidegrid.pipeline.plan import Planned, make_forecast, make_plan
+from tidegrid.pipeline.champions import fit_all, load_estimators, preferred
+from tidegrid.pipeline.decide import Decision, decide
+from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.rolling.reconcile import lost_jobs, twice_listed
 from tidegrid.pipeline.site import Site
 from tidegrid.scheduler import Plan, solve
 
@@ -28,17 +29,20 @@ class SitePlan:
     """A site's plan, what it rests on, and the baselines on the same problem."""
 
     site: Site
-    planned: Planned
+    decision: Decision
     baselines: Mapping[str, Plan]
     notes: Sequence[str]
-    refused: Sequence[tuple[str, str]]
     waiting: Sequence[tuple[str, str]]
-    deadlines: Sequence[str] = ()
 
     @property
     def plans(self) -> dict[str, Plan]:
         """All plans by mode, the site's own first."""
-        return {self.planned.plan.mode: self.planned.plan, **self.baselines}
+        return {self.decision.plan.mode: self.decision.explained, **self.baselines}
+
+    @property
+    def refused(self) -> Sequence[tuple[str, str]]:
+        """Jobs that cannot run as asked, with the reason."""
+        return self.decision.refused
 
     def summary(self) -> dict[str, Any]:
         """Return the result as one JSON object."""
@@ -46,11 +50,14 @@ class SitePlan:
             "now": self.site.now.isoformat(),
             "synthetic": self.site.cluster.synthetic,
             "metrics": {mode: dict(plan.metrics) for mode, plan in self.plans.items()},
+            "unmet_gpu_steps": self.decision.unmet,
+            "risks": [risk["text"] for risk in self.decision.risks],
             "refused": [{"job": job, "reason": reason} for job, reason in self.refused],
             "waiting": [{"job": job, "reason": reason} for job, reason in self.waiting],
-            "deadlines": list(self.deadlines),
+            "lost": self.decision.state.lost["job_id"].astype(str).tolist(),
+            "deadlines": list(self.decision.deadlines),
             "notes": list(self.notes),
-            "etas": self.planned.etas.to_dict("records"),
+            "etas": self.decision.etas.to_dict("records"),
         }
 
 
@@ -79,54 +86,42 @@ def train_site(
 def estimators_for(site: Site, store: Path, step: Step) -> tuple[dict[str, Estimator], list[str]]:
     """Return the champions of a store, or estimators fitted on the folder's history where there is no store."""
     from tidegrid.models import ModelStore
-    from tidegrid.pipeline.train import fit_all, load_estimators
 
+    zone = site.cluster.timezone
     if store.is_dir():
         step("loading the estimators")
-        return load_estimators(ModelStore(store), timezone=site.cluster.timezone, history=site.history)
+        return load_estimators(ModelStore(store), timezone=zone, history=site.history)
     step("fitting estimators on the folder's history")
-    fitted = fit_all(site.history, timezone=site.cluster.timezone)
-    return fitted, [f"no model store at {store}: estimators fitted afresh (tidegrid train keeps them)"]
+    notes = [f"no model store at {store}: estimators fitted afresh (tidegrid train keeps them)"]
+    return fit_all(site.history, timezone=zone, notes=notes), notes
 
 
 def plan_site(
     site: Site, store: Path, policy: Policy, mode: str, time_limit: float | None, seed: int, step: Step
 ) -> SitePlan:
-    """Run the main job on a site."""
+    """Decide once on a site, and compare with the baselines."""
     estimators, notes = estimators_for(site, store, step)
-    notes = [*notes, *gaps(site)]
-    estimators = preferred(estimators, policy.estimators)
-    step("forecasting durations and demand")
-    forecast = make_forecast(site.requests, site.running, site.cluster, estimators, site.now, policy)
-    step(f"planning {len(forecast.problem.jobs)} jobs on {sum(p.gpus for p in forecast.problem.pools)} GPUs")
-    planned = make_plan(forecast, site.running, mode, time_limit, seed, site.cluster.timezone)
-    baselines = {name: solve(forecast.problem, mode=name) for name in BASELINES if name != mode}
-    refused = [(str(r.job_id), str(r.reason)) for r in forecast.estimates.refused.itertuples(index=False)]
-    waiting = []
-    for told in planned.plan.extra["explanations"]:
-        if told["state"] == "refused":
-            refused.append((told["job"], told["reason"].removeprefix("refused: ")))
-        elif told["state"] == "not in this horizon":
-            waiting.append((told["job"], told["reason"]))
-    shapes = forecast.estimates.shapes
-    for reason in sorted(set(shapes["note"]) - {""}):
-        jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
-        notes = [*notes, f"{_some(jobs)}: {reason}"]
-    deadlines = deadline_risks(site.requests, forecast.problem, planned.etas, site.cluster.timezone)
-    return SitePlan(site, planned, baselines, notes, refused, waiting, deadlines)
-
-
-def gaps(site: Site) -> list[str]:
-    """Say what a site's files lack that a plan would want."""
-    known = set(site.history.traffic["series_id"])
-    out = [
-        f"traffic has no series {app.series} for app {app.id}: its demand is a guess from other apps"
-        for app in site.cluster.apps
-        if app.series not in known
+    forecaster = Estimating(preferred(estimators, policy.estimators), site.history)
+    step("forecasting and planning")
+    decision = decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)
+    baselines = {name: solve(decision.problem, mode=name) for name in BASELINES if name != mode}
+    told = [*map(twice_listed, decision.state.twice), *lost_jobs(decision.state), *decision.events]
+    notes = [*notes, *(event.text for event in told), *nothing_waits(site)]
+    waiting = [
+        (told["job"], told["reason"])
+        for told in decision.explained.extra["explanations"]
+        if told["state"] == "not in this horizon"
     ]
-    if site.requests.empty:
-        out.append(f"{site.folder} has no requests: nothing waits to be planned")
-    return out
+    shapes = decision.forecast.estimates.shapes
+    for reason in sorted(set(shapes["note"]) - {"", *(event.text for event in told)}):
+        jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
+        notes.append(f"{_some(jobs)}: {reason}")
+    return SitePlan(site, decision, baselines, notes, waiting)
+
+
+def nothing_waits(site: Site) -> list[str]:
+    """Return a note where the site's queue is empty."""
+    return [f"{site.folder} has no requests: nothing waits to be planned"] if site.requests.empty else []
 
 
 def _some(jobs: Sequence[str]) -> str:
@@ -177,16 +172,17 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
     """Write problem, plan, estimates, expected times and, where asked, report and picture into a folder."""
     from tidegrid.files import write_text
 
-    forecast, plan = result.planned.forecast, result.planned.plan
+    decision = result.decision
+    forecast, plan = decision.forecast, decision.explained
     files = {
         "problem": out / "problem.json",
         "plan": out / "plan.json",
         "estimates": out / "estimates.csv",
         "etas": out / "etas.csv",
     }
-    forecast.problem.write(files["problem"])
+    decision.problem.write(files["problem"])
     plan.write(files["plan"])
-    for name, frame in (("estimates", forecast.estimates.table()), ("etas", result.planned.etas)):
+    for name, frame in (("estimates", forecast.estimates.table()), ("etas", decision.etas)):
         write_text(files[name], frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if report:
         from tidegrid.app.pictures import grid_png
@@ -200,10 +196,10 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
         write_report(
             Report(
                 title=f"tidegrid: plan of {result.site.now:%Y-%m-%d}",
-                problem=forecast.problem,
+                problem=decision.problem,
                 plans=shown,
                 figures=pd.DataFrame(figures(result.plans), columns=COLUMNS),
-                etas=result.planned.etas,
+                etas=decision.etas,
                 unplaced=result.refused,
                 traffic={
                     app: demand.traffic[demand.traffic["unique_id"] == key].reset_index(drop=True)
@@ -212,20 +208,20 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
                 people=pd.concat(
                     [f.reindex(columns=PEOPLE) for f in (result.site.requests, result.site.running)]
                 ).fillna(""),
-                deadlines=result.deadlines,
+                deadlines=decision.deadlines,
                 notes=result.notes,
                 synthetic=result.site.cluster.synthetic,
                 zone=result.site.cluster.timezone,
             ),
             files["report"],
         )
-        grid_png(forecast.problem, shown, files["picture"])
+        grid_png(decision.problem, shown, files["picture"])
     return files
 
 
 def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
     """Print the comparison, what is short or idle, and where the files are."""
-    problem = result.planned.forecast.problem
+    problem = result.decision.problem
     if result.site.cluster.synthetic:
         say_synthetic()
     gpus = sum(pool.gpus for pool in problem.pools)
@@ -240,9 +236,12 @@ def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
         say(note, style="dim")
     for job, reason in result.refused:
         say(f"refused: {job}: {reason}")
-    for risk in result.planned.plan.extra["risks"][:5]:
+    risks = result.decision.risks
+    for risk in risks[:5]:
         say(f"coverage risk: {risk['text']}")
-    for line in result.deadlines:
+    if len(risks) > 5:
+        say(f"coverage risk: and {len(risks) - 5} more; the report and --json list all")
+    for line in result.decision.deadlines:
         say(f"deadline at risk: {line}")
     if result.waiting:
         waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"

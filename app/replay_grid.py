@@ -10,8 +10,8 @@ import pandas as pd
 
 from tidegrid.app.board import COLOURS, IDLE
 from tidegrid.app.report import figure_html
-from tidegrid.pipeline.replay.closedloop import Outcome
-from tidegrid.pipeline.replay.world import HOUR, World
+from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import HOUR, World
 
 MOST_GPUS = 1024
 """A window shows at most this many GPUs: below one pixel a row nothing can be read."""
@@ -28,7 +28,7 @@ PRIORITY_SHADES = (
 """Priorities 1 to 10, the highest darkest."""
 
 
-def owners(world: World, outcome: Outcome, first_s: float, last_s: float, columns: int) -> np.ndarray:
+def owners(world: World, outcome: Played, first_s: float, last_s: float, columns: int) -> np.ndarray:
     """Return who has each GPU at the middle of each of ``columns`` equal slots.
 
     Returns
@@ -53,7 +53,7 @@ def owners(world: World, outcome: Outcome, first_s: float, last_s: float, column
     return out
 
 
-def window(world: World, outcome: Outcome, first_s: float, last_s: float, title: str, name: str) -> str:
+def window(world: World, outcome: Played, first_s: float, last_s: float, title: str, name: str) -> str:
     """Draw one row a GPU and one column a slot; jobs by priority, hover tells the job."""
     shown = min(world.gpus, MOST_GPUS)
     grid = owners(world, outcome, first_s, last_s, WINDOW_COLUMNS)[:shown]
@@ -89,7 +89,7 @@ def window(world: World, outcome: Outcome, first_s: float, last_s: float, title:
     return figure_html([heat], layout, name)
 
 
-def overview(world: World, outcome: Outcome, title: str, name: str) -> str:
+def overview(world: World, outcome: Played, title: str, name: str) -> str:
     """Draw one row a node and one column an hour: blue for jobs, orange for realtime, mixed by their shares."""
     node = world.node_size or min(world.gpus, 8)
     hours = world.hours

@@ -13,7 +13,7 @@ from tidegrid.app.board import COLOURS
 from tidegrid.app.report import figure_html, table_html, write_page
 from tidegrid.pipeline.replay import Result, World
 from tidegrid.pipeline.replay.measures import by_size, by_user, eta_errors, regret, timeline, users
-from tidegrid.pipeline.replay.world import HOUR
+from tidegrid.pipeline.worlds.trace import HOUR
 
 PALETTE = (
     "#c9571a", "#1f4e8c", "#1f8b7b", "#7a55b0", "#b8860b", "#5c6670", "#5a92d0", "#a83256", "#4fae9f", "#9d7dcb",

@@ -360,7 +360,10 @@ MEASURES: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "drac": (drac, f"policies on drac_cedar_gpu with users' time limits, {DRAC_GPUS} GPUs"),
     "resolution": (resolution, "steps of 60, 30 and 15 minutes"),
     "guard": (guard, "with and without demand past the horizon"),
-    "tune": (search, "the rolling allocator's knobs, searched; score the best on other days (--skip-days)"),
+    "tune": (
+        search,
+        "the rolling allocator's parameters, searched; score the best on other days (--skip-days)",
+    ),
     "speed": (speed, "CPU seconds of each policy"),
     "same": (same, "two replays with one seed, compared to the byte; exit code 1 if they differ"),
     "dask": (

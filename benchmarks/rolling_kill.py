@@ -26,8 +26,9 @@ from tidegrid.data import App, Cluster, History, Pool, write_cluster, write_tabl
 from tidegrid.data.synth import SampleCluster, synthesise
 from tidegrid.errors import InputError
 from tidegrid.models import ModelStore
+from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.rolling import Settings, StateStore, tick
+from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.train import train
 
 MINUTES = (30, 30, 7, 23, 60)

@@ -217,10 +217,10 @@ def request_features(table: pd.DataFrame, columns: Sequence[str] = ()) -> pd.Dat
     for name in table.columns:
         if name in columns:
             names.append(name)
-        elif name in _KNOWN_AT_SUBMIT and name != "requested_walltime_s":
-            empty = table[name].isna() | (table[name].astype(object) == "")
-            if name in always or not bool(np.all(empty)):
-                names.append(name)
+        elif name not in _KNOWN_AT_SUBMIT or name == "requested_walltime_s":
+            continue
+        elif name in always or not bool(np.all(table[name].isna() | (table[name].astype(object) == ""))):
+            names.append(name)
     out = table[names].copy()
     if "requested_walltime_s" in table.columns:
         out["requested_walltime_h"] = table["requested_walltime_s"] / 3600.0

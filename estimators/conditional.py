@@ -8,6 +8,9 @@ GRID = np.concatenate([[0.001, 0.005], np.linspace(0.01, 0.99, 99), [0.995, 0.99
 """The levels at which a duration's quantile function is sampled to condition it."""
 
 
+_TINY = 1e-9
+
+
 def remaining_quantiles(
     quantiles: np.ndarray, grid: Sequence[float], elapsed: np.ndarray, levels: Sequence[float]
 ) -> np.ndarray:
@@ -34,25 +37,40 @@ def remaining_quantiles(
         Positive, non-decreasing in the level.
     """
     levels_at = np.asarray(grid, dtype=float)
+    top = int(np.searchsorted(levels_at, 0.9))
     wanted = np.asarray(levels, dtype=float)
-    out = np.empty((len(quantiles), len(wanted)))
-    tiny = 1e-9
-    anchor = int(np.searchsorted(levels_at, 0.9))
-    for i, (row, e) in enumerate(zip(np.maximum(quantiles, tiny), elapsed, strict=True)):
-        x = np.maximum.accumulate(np.log(row)) + np.arange(len(row)) * 1e-12
-        log_e = np.log(max(float(e), tiny))
-        reach = np.log((1 - levels_at[anchor]) / (1 - levels_at[-1]))
-        # the tail index: how fast log survival falls with log time; 0.25 to 20 keeps it a tail
-        alpha = float(np.clip(reach / max(x[-1] - x[anchor], 1e-6), 0.25, 20.0))
-        # survival is kept as its logarithm: of a job that has run far past its estimate it underflows
-        if log_e >= x[-1]:
-            log_survive = np.log(1 - levels_at[-1]) - alpha * (log_e - x[-1])
-        else:
-            log_survive = np.log1p(-float(np.interp(log_e, x, levels_at, left=0.0)))
-        log_tail = log_survive + np.log1p(-wanted)
-        target = -np.expm1(log_tail)
-        inside = np.interp(target, levels_at, x, left=float(x[0]))
-        beyond = x[-1] + (np.log(1 - levels_at[-1]) - log_tail) / alpha
-        ends = np.exp(np.where(target > levels_at[-1], beyond, inside))
-        out[i] = np.maximum(ends - max(float(e), 0.0), 1e-3 * max(float(e), float(row[0])))
+    whole = np.maximum(np.asarray(quantiles, dtype=float), _TINY)
+    ran = np.maximum(np.asarray(elapsed, dtype=float), 0.0)
+    x = np.maximum.accumulate(np.log(whole), axis=1) + np.arange(whole.shape[1]) * 1e-12
+    log_ran = np.log(np.maximum(ran, _TINY))
+    last, anchor = x[:, -1], x[:, top]
+    reach = np.log((1 - levels_at[top]) / (1 - levels_at[-1]))
+    # the tail index: how fast log survival falls with log time; 0.25 to 20 keeps it a tail
+    alpha = np.clip(reach / np.maximum(last - anchor, 1e-6), 0.25, 20.0)
+    # survival is kept as its logarithm: of a job that has run far past its estimate it underflows
+    past = np.log(1 - levels_at[-1]) - alpha * (log_ran - last)
+    log_survive = np.where(log_ran >= last, past, np.log1p(-_level_at(x, levels_at, log_ran)))
+    log_tail = log_survive[:, None] + np.log1p(-wanted)
+    target = -np.expm1(log_tail)
+    beyond = last[:, None] + (np.log(1 - levels_at[-1]) - log_tail) / alpha[:, None]
+    ends = np.exp(np.where(target > levels_at[-1], beyond, _time_at(x, levels_at, target)))
+    out = np.maximum(ends - ran[:, None], 1e-3 * np.maximum(ran, whole[:, 0])[:, None])
     return np.maximum.accumulate(out, axis=1) if np.all(np.diff(wanted) >= 0) else out
+
+
+def _level_at(x: np.ndarray, levels: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the level of each row's distribution at a log time; 0 before its first quantile. Shape (rows,)."""
+    rows = np.arange(len(x))
+    right = np.clip((x <= at[:, None]).sum(axis=1), 1, x.shape[1] - 1)
+    low, high = x[rows, right - 1], x[rows, right]
+    inside = levels[right - 1] + (levels[right] - levels[right - 1]) * (at - low) / (high - low)
+    return np.where(at < x[:, 0], 0.0, np.minimum(inside, levels[-1]))
+
+
+def _time_at(x: np.ndarray, levels: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the log time of each row's distribution at levels, held between its ends. Shape (rows, wanted)."""
+    right = np.clip(np.searchsorted(levels, wanted), 1, len(levels) - 1)
+    rows = np.arange(len(x))[:, None]
+    low, high = x[rows, right - 1], x[rows, right]
+    share = np.clip((wanted - levels[right - 1]) / (levels[right] - levels[right - 1]), 0.0, 1.0)
+    return low + (high - low) * share

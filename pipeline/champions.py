@@ -19,17 +19,20 @@ def fit_all(
     *,
     timezone: str = "UTC",
     registry: Registry | None = None,
+    notes: list[str] | None = None,
 ) -> dict[str, Estimator]:
     """Return every estimator fitted on the whole of a history, without a store.
 
     One that answers from its prior stays unfitted where there is nothing to fit it on, or where fitting fails; one
-    that cannot is left out then.
+    that cannot, or that cannot be made, is left out then. ``notes``, where given, takes a line for each of these.
     """
     known = registry if registry is not None else discover()
     out: dict[str, Estimator] = {}
     for name in wanted(known, names):
         if name in known.classes:
-            fitted, _ = _fitted_or_prior(make(known.classes[name], timezone), history)
+            fitted, problem = _fitted_or_prior(known.classes[name], timezone, history)
+            if problem and notes is not None:
+                notes.append(f"{name}: {problem}" + ("; its prior answers" if fitted is not None else ""))
             if fitted is not None:
                 out[name] = fitted
     return out
@@ -44,8 +47,8 @@ def load_estimators(
 ) -> tuple[dict[str, Estimator], list[str]]:
     """Return the champion of each registered estimator, or what stands in for it, and notes that say so.
 
-    Where the champion is damaged, its latest intact ancestor answers; where there is none, the unfitted prior; for
-    one without a prior, a fresh fit on ``history``.
+    Where the champion is damaged, its latest intact ancestor answers; where there is none, a fresh fit on ``history``,
+    and where that fails the unfitted prior.
 
     Parameters
     ----------
@@ -74,13 +77,15 @@ def load_estimators(
             if history is not None and since is not None:
                 estimator, said = _up_to_date(estimator, since, history)
                 notes += said
+        elif history is not None:
+            estimator, problem = _fitted_or_prior(kind, timezone, history)
+            how = "fitted afresh on the history, without a backtest"
+            if problem:
+                how = f"{problem}; it answers from its prior" if estimator is not None else problem
+            notes.append(f"{name}: no champion; {how}")
         elif kind.predicts_unfitted:
             estimator = make(kind, timezone)
             notes.append(f"{name}: no champion; it answers from its prior")
-        elif history is not None:
-            estimator, problem = _fitted_or_prior(make(kind, timezone), history)
-            how = problem or "fitted afresh on the history, without a backtest"
-            notes.append(f"{name}: no champion; {how}")
         else:
             notes.append(f"{name}: no champion, and no prior; train it")
         if estimator is not None:
@@ -152,9 +157,11 @@ def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> 
     return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
 
 
-def _fitted_or_prior(template: Estimator, history: History) -> tuple[Estimator | None, str]:
-    rows = rows_of(template, history)
+def _fitted_or_prior(kind: type[Estimator], timezone: str, history: History) -> tuple[Estimator | None, str]:
+    """Return an estimator fitted on a history, or its prior, or None, and why it is not fitted."""
     try:
+        template = make(kind, timezone)
+        rows = rows_of(template, history)
         if len(rows):
             with one_thread():
                 template.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
@@ -164,7 +171,10 @@ def _fitted_or_prior(template: Estimator, history: History) -> tuple[Estimator |
         problem = str(error)
     except Exception as error:  # a plugin may raise anything; it must not stop the others
         problem = f"{type(error).__name__}: {error}"
-    return (type(template)(**template.get_params()) if template.predicts_unfitted else None), problem
+    try:
+        return (make(kind, timezone) if kind.predicts_unfitted else None), problem
+    except Exception:  # it cannot even be made
+        return None, problem
 
 
 def preferred(estimators: Mapping[str, Estimator], prefer: Mapping[str, str]) -> dict[str, Estimator]:

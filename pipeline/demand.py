@@ -1,4 +1,4 @@
-"""From traffic to GPUs: the demand curve of each app, in GPUs a step, under the app's own swap cap."""
+"""From traffic to GPUs: what each app needs a step, and what its swap cap lets it be planned for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,10 @@ import pandas as pd
 
 from tidegrid.data import App, Cluster
 from tidegrid.errors import InputError
-from tidegrid.estimators import Estimator
 from tidegrid.estimators.realtime.capacity import PATIENCE, Capacity, ramp
 from tidegrid.pipeline.policy import Policy
 
-LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
-"""The quantile levels of demand that a forecast carries; the policy's own is added."""
+HOUR = pd.Timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -25,80 +23,81 @@ class Demand:
     traffic : DataFrame
         Forecast of each series by hour: ``unique_id``, ``ds`` (UTC), ``basis``, and one column a level.
     gpus : dict of str to ndarray
-        For each app, GPUs a step over horizon and lookahead at the policy's quantile, before the swap cap.
-    ramped : dict of str to ndarray
-        The same under the app's swap cap: a ramp that the cap forbids starts earlier. This is what is planned.
+        For each app, GPUs a step over horizon and lookahead at the policy's quantile: its true need, whatever its
+        swap cap lets it have.
     """
 
     traffic: pd.DataFrame
     gpus: dict[str, np.ndarray]
-    ramped: dict[str, np.ndarray]
 
 
-def forecast_traffic(
-    estimator: Estimator,
-    series: Sequence[str],
-    start: pd.Timestamp,
-    hours: int,
-    levels: Sequence[float] = LEVELS,
-) -> pd.DataFrame:
-    """Forecast hourly traffic of each series for the ``hours`` hours from the one that holds ``start``.
+def hours_of(now: pd.Timestamp, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and the last hour that each step of horizon and lookahead touches, counted from now's hour."""
+    starts = now + pd.to_timedelta(
+        np.arange(policy.steps + policy.lookahead_steps) * policy.step_minutes, unit="min"
+    )
+    ends = starts + pd.Timedelta(minutes=policy.step_minutes) - pd.Timedelta(nanoseconds=1)
+    first_hour = now.floor("h")
+    return ((starts - first_hour) // HOUR).to_numpy(), ((ends - first_hour) // HOUR).to_numpy()
 
-    Returns
-    -------
-    DataFrame
-        ``unique_id``, ``ds``, ``basis`` and one float column a level.
-    """
+
+def hours_asked(series: Sequence[str], start: pd.Timestamp, hours: int) -> pd.DataFrame:
+    """Return ``unique_id`` and ``ds`` of each series in the ``hours`` hours from the one that holds ``start``."""
     ds = pd.date_range(start.floor("h"), periods=hours, freq="h")
-    X = pd.DataFrame({"unique_id": np.repeat(list(series), hours), "ds": list(ds) * len(series)})
-    quantiles = estimator.predict_quantiles(X, tuple(levels))
-    return X.assign(basis=estimator.basis(X)).join(quantiles)
+    return pd.DataFrame({"unique_id": np.repeat(list(series), hours), "ds": list(ds) * len(series)})
 
 
-def forecast_demand(estimator: Estimator, cluster: Cluster, now: pd.Timestamp, policy: Policy) -> Demand:
-    """Forecast every app's demand over horizon and lookahead, and turn it into GPUs a step.
+def demand_of(traffic: pd.DataFrame, cluster: Cluster, now: pd.Timestamp, policy: Policy) -> Demand:
+    """Turn a forecast of traffic into each app's GPUs a step.
 
     A step that overlaps two hours takes the larger; steps are elapsed time, so a day with a clock change has as many
     steps as any other.
-    """
-    steps = policy.steps + policy.lookahead_steps
-    minutes = policy.step_minutes
-    starts = now + pd.to_timedelta(np.arange(steps) * minutes, unit="min")
-    ends = starts + pd.Timedelta(minutes=minutes) - pd.Timedelta(nanoseconds=1)
-    first_hour = now.floor("h")
-    first = ((starts - first_hour) // pd.Timedelta(hours=1)).to_numpy()
-    last = ((ends - first_hour) // pd.Timedelta(hours=1)).to_numpy()
-    levels = tuple(sorted({*LEVELS, policy.demand_quantile}))
-    ids = list(dict.fromkeys(app.series for app in cluster.apps))
-    if not ids:
-        return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {}, {})
-    traffic = forecast_traffic(estimator, ids, now, int(last[-1]) + 1, levels)
-    planned = {
-        str(key): part[policy.demand_quantile].to_numpy() for key, part in traffic.groupby("unique_id")
-    }
-    gpus: dict[str, np.ndarray] = {}
-    ramped: dict[str, np.ndarray] = {}
-    for app in cluster.apps:
-        by_hour = capacity_of(app).gpus(planned[app.series])
-        gpus[app.id] = np.array(
-            [by_hour[a : b + 1].max() for a, b in zip(first, last, strict=True)], dtype=int
-        )
-        ramped[app.id] = ramped_gpus(app, cluster, gpus[app.id])
-    return Demand(traffic, gpus, ramped)
-
-
-def ramped_gpus(app: App, cluster: Cluster, gpus: np.ndarray) -> np.ndarray:
-    """Return the GPUs a step that an app is planned for: its need under its swap cap, from what it holds now.
 
     Parameters
     ----------
-    app, cluster
-        The app, and the cluster that it lives in; held GPUs that are down do not count.
-    gpus : ndarray of int, shape (steps,)
-        Its need.
+    traffic
+        ``unique_id``, ``ds`` and the policy's quantile as a column, from now's hour to the last that a step touches.
     """
-    held = len(set(app.held) - set(cluster.pool(app.pool).down))
-    return np.array(ramp(gpus.tolist(), app.swap_cap, held, patience=PATIENCE), dtype=np.int64)
+    if not cluster.apps:
+        return Demand(traffic, {})
+    first, last = hours_of(now, policy)
+    by_series = {
+        str(key): traffic[policy.demand_quantile].to_numpy()[at]
+        for key, at in traffic.groupby("unique_id").indices.items()
+    }
+    gpus = {}
+    for app in cluster.apps:
+        by_hour = capacity_of(app).gpus(by_series[app.series])
+        whole = by_hour[first]
+        for further in range(1, int((last - first).max()) + 1):
+            whole = np.maximum(whole, by_hour[np.minimum(first + further, last)])
+        gpus[app.id] = whole.astype(np.int64)
+    return Demand(traffic, gpus)
+
+
+def planned_gpus(need: Sequence[int], swap_cap: int | None, held: int, left: int | None = None) -> list[int]:
+    """Return the GPUs a step that an app is planned for: its need under its swap cap, from what it holds now.
+
+    A ramp that the cap forbids starts earlier. Where a part of the step's swaps is used already, step 0 keeps within
+    what is left, and the rest is put off as far as it can be had from there, or the planner would enter GPUs ahead of
+    need.
+
+    Parameters
+    ----------
+    need
+        GPUs that each step needs.
+    swap_cap
+        GPUs that may enter or leave between two steps; None for no cap.
+    held
+        GPUs held now.
+    left
+        Swaps that are left before step 1; the cap where None.
+    """
+    curve = ramp(need, swap_cap, held, patience=PATIENCE)
+    if swap_cap is None or left is None or left >= swap_cap:
+        return curve
+    first = min(max(curve[0], held - left), held + left)
+    return [first, *ramp(curve[1:], swap_cap, first)]
 
 
 def capacity_of(app: App) -> Capacity:

@@ -1,7 +1,7 @@
 """From requests to estimates: a distribution of hours for each feasible (pool, GPUs) of each job."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,14 @@ from tidegrid.data import Cluster, Pool, block_size, request_features
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.base import checked_features
-from tidegrid.estimators.conditional import GRID, remaining_quantiles
+from tidegrid.estimators.conditional import remaining_quantiles
+from tidegrid.estimators.recurring import RecurringJobEstimator
 
-LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""The quantile levels that an estimate carries."""
+LEVELS = (0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.975)
+"""The one grid of quantile levels: durations, remaining times and demand are forecast at these."""
+
+MEAN_WEIGHTS = np.diff(np.concatenate([[0.0], (np.array(LEVELS[1:]) + np.array(LEVELS[:-1])) / 2, [1.0]]))
+"""The share of the distribution that each level of the grid stands for: a mean is their weighted sum."""
 
 SHOWN = 0.9
 """The highest level that tables show."""
@@ -49,6 +53,46 @@ class Estimates:
         """Return the hours at a quantile level, interpolated in log time between the levels carried."""
         return pd.Series(interpolate(self.hours.to_numpy(), level), index=self.hours.index, name="hours")
 
+    @classmethod
+    def none(cls) -> "Estimates":
+        """Return the estimates of no job."""
+        columns = ["job_id", "pool", "gpus", "estimator", "basis", "note", "mean_h"]
+        hours = pd.DataFrame(columns=pd.Index(LEVELS, name="level"), dtype=float)
+        return cls(pd.DataFrame(columns=columns), hours, _refusals({}))
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Estimates]") -> "Estimates":
+        """Return several estimates of different jobs as one."""
+        full = [part for part in parts if len(part.shapes)]
+        refused = [part.refused for part in parts if len(part.refused)]
+        if len(full) == 1 and not refused:
+            return full[0]
+        return cls(
+            pd.concat([p.shapes for p in full], ignore_index=True) if full else parts[-1].shapes,
+            pd.concat([p.hours for p in full], ignore_index=True) if full else parts[-1].hours,
+            pd.concat(refused, ignore_index=True) if refused else parts[-1].refused,
+        )
+
+    def of(self, jobs: Collection[str]) -> "Estimates":
+        """Return the estimates of some jobs."""
+        kept = self.shapes["job_id"].isin(list(jobs)).to_numpy()
+        refused = self.refused
+        if len(refused):
+            refused = refused[refused["job_id"].isin(list(jobs)).to_numpy()].reset_index(drop=True)
+        if kept.all():
+            return Estimates(self.shapes, self.hours, refused)
+        at = np.flatnonzero(kept)
+        return Estimates(
+            self.shapes.iloc[at].reset_index(drop=True), self.hours.iloc[at].reset_index(drop=True), refused
+        )
+
+    def by_shape(self, jobs: Collection[str]) -> dict[tuple[str, str, int], np.ndarray]:
+        """Return the quantiles of some jobs by (job, pool, GPUs)."""
+        kept = self.shapes["job_id"].isin(list(jobs)).to_numpy()
+        part = self.shapes[kept]
+        keys = zip(part["job_id"].tolist(), part["pool"].tolist(), part["gpus"].tolist(), strict=True)
+        return dict(zip(keys, self.hours.to_numpy()[kept], strict=True))
+
     def table(self) -> pd.DataFrame:
         """Return one readable frame: hours and GPU-hours at 0.1, 0.5, 0.9, the mean, the basis."""
         out = self.shapes.copy()
@@ -62,8 +106,11 @@ class Estimates:
 
 def interpolate(hours: np.ndarray, level: float) -> np.ndarray:
     """Return quantiles at ``level``, shape (rows,), from quantiles at ``LEVELS``, shape (rows, levels)."""
-    log_hours = np.log(np.maximum(hours, 1e-9))
-    return np.exp(np.array([np.interp(level, LEVELS, row) for row in log_hours]))
+    right = min(max(int(np.searchsorted(LEVELS, level)), 1), len(LEVELS) - 1)
+    low, high = LEVELS[right - 1], LEVELS[right]
+    share = min(max((level - low) / (high - low), 0.0), 1.0)
+    logs = np.log(np.maximum(hours[:, right - 1 : right + 1], 1e-9))
+    return np.exp(logs[:, 0] + share * (logs[:, 1] - logs[:, 0]))
 
 
 def block_sizes(low: int, high: int) -> list[int]:
@@ -75,14 +122,39 @@ def block_sizes(low: int, high: int) -> list[int]:
 def estimate_jobs(requests: pd.DataFrame, cluster: Cluster, estimators: Mapping[str, Estimator]) -> Estimates:
     """Estimate every request at every GPU count that it allows, in every pool that can hold it.
 
+    See :func:`estimate`.
+    """
+    return estimate(requests, pd.DataFrame(), cluster, estimators)[0]
+
+
+def estimate(
+    requests: pd.DataFrame,
+    running: pd.DataFrame,
+    cluster: Cluster,
+    estimators: Mapping[str, Estimator],
+    brief: bool = False,
+) -> tuple[Estimates, np.ndarray, list[str]]:
+    """Estimate requests at every shape that they allow, and running jobs at their block, in one pass.
+
     Parameters
     ----------
-    requests
-        The queue, as :func:`tidegrid.data.read_requests` returns it.
+    requests, running
+        The queue, and what runs, in the documented schema.
     cluster
         The cluster's pools.
     estimators
-        Fitted estimators (or such as answer unfitted) by name; ``"recurring"`` must be among them.
+        Fitted estimators (or such as answer unfitted) by name; ``"recurring"`` should be among them.
+    brief
+        Whether to leave out which rung of an estimator's own ladder answers: ``basis`` is then empty.
+
+    Returns
+    -------
+    estimates : Estimates
+        Of the requests.
+    whole : ndarray of shape (running, levels)
+        Quantiles of the whole duration of each running job, hours at ``LEVELS``.
+    notes
+        Why another than the usual estimator answered, or quantiles are cut, each once.
 
     Raises
     ------
@@ -90,121 +162,127 @@ def estimate_jobs(requests: pd.DataFrame, cluster: Cluster, estimators: Mapping[
         A request's feature is not usable; column and row are named.
     """
     rows, refused = _candidates(requests, cluster.pools)
+    asked = len(rows)
+    if len(running):
+        under_way = _under_way(running, cluster)
+        rows = pd.concat([rows, under_way], ignore_index=True) if asked else under_way
     if rows.empty:
-        empty = pd.DataFrame(columns=pd.Index(LEVELS, name="level"), dtype=float)
-        columns = ["job_id", "pool", "gpus", "estimator", "basis", "note", "mean_h"]
-        return Estimates(pd.DataFrame(columns=columns), empty, _refusals(refused))
-    answered = answer(rows, estimators)
-    possible = answered["feasible"].to_numpy()
-    for job, reason in _all_infeasible(rows, answered):
-        refused[job] = reason
+        return replace(Estimates.none(), refused=_refusals(refused)), np.empty((0, len(LEVELS))), []
+    answered = answer(rows, estimators, brief)
+    whole, notes = answered.hours[asked:], sorted(set(answered.note) - {""})
+    if not asked:
+        return replace(Estimates.none(), refused=_refusals(refused)), whole, notes
+    of_job = rows["job_id"].astype(str).to_numpy(dtype=object)[:asked]
+    possible = answered.feasible[:asked]
+    if not possible.all():
+        for job in dict.fromkeys(of_job[~possible]):
+            here = of_job == job
+            if not possible[here].any():
+                refused[job] = str(answered.reason[:asked][here][-1])
     shapes = pd.DataFrame(
         {
-            "job_id": rows["job_id"],
-            "pool": rows["_pool"],
-            "gpus": rows["_block"].astype(int),
-            "estimator": answered["estimator"],
-            "basis": answered["basis"],
-            "note": answered["note"],
-            "mean_h": answered["mean_h"],
+            "job_id": of_job,
+            "pool": rows["_pool"].to_numpy(dtype=object)[:asked],
+            "gpus": rows["_block"].to_numpy(dtype=float)[:asked].astype(np.int64),
+            "estimator": answered.estimator[:asked],
+            "basis": answered.basis[:asked],
+            "note": answered.note[:asked],
+            "mean_h": answered.hours[:asked] @ MEAN_WEIGHTS,
         }
-    )[possible].reset_index(drop=True)
-    hours = answered[list(LEVELS)][possible].reset_index(drop=True)
-    hours.columns = pd.Index(LEVELS, name="level")
-    return Estimates(shapes, hours, _refusals(refused))
+    )
+    hours = pd.DataFrame(answered.hours[:asked], columns=pd.Index(LEVELS, name="level"))
+    if not possible.all():
+        shapes, hours = shapes[possible].reset_index(drop=True), hours[possible].reset_index(drop=True)
+    return Estimates(shapes, hours, _refusals(refused)), whole, notes
 
 
-def remaining(
-    running: pd.DataFrame,
-    cluster: Cluster,
-    estimators: Mapping[str, Estimator],
-    now: pd.Timestamp,
-    levels: Sequence[float] = LEVELS,
-) -> pd.DataFrame:
+def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
+    """Return what estimators read of running jobs, each at the block that it holds."""
+    types = {pool.id: pool.gpu_type for pool in cluster.pools}
+    nodes = {pool.id: pool.gpus_per_node or pool.node_size for pool in cluster.pools}
+    rows = request_features(running).assign(gpu_type=running["pool"].map(types))
+    if "gpus_per_node" not in rows:
+        rows["gpus_per_node"] = running["pool"].map(nodes).astype(float)
+    return rows.reset_index(drop=True)
+
+
+def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
     """Return quantiles of the hours that running jobs still need, given that they have run this long.
 
+    Parameters
+    ----------
+    whole : ndarray of shape (running, levels)
+        Quantiles of their whole durations at ``LEVELS``.
+    elapsed_h : ndarray of shape (running,)
+
     Returns
     -------
-    DataFrame
-        One row for each running job, on the index of ``running``, one column a level; always positive.
+    ndarray of shape (running, levels)
+        Always positive.
     """
-    columns = pd.Index([float(v) for v in levels], name="level")
-    if running.empty:
-        return pd.DataFrame(index=running.index, columns=columns, dtype=float)
-    types = {pool.id: pool.gpu_type for pool in cluster.pools}
-    rows = request_features(running).assign(gpu_type=running["pool"].map(types))
-    answered = answer(rows, estimators, levels=tuple(GRID))
-    elapsed = ((now - pd.to_datetime(running["start_time"], utc=True)).dt.total_seconds() / 3600).clip(
-        lower=0
-    )
-    whole = answered[list(GRID)].to_numpy(dtype=float)
-    return pd.DataFrame(
-        remaining_quantiles(whole, list(GRID), elapsed.to_numpy(), levels),
-        index=running.index,
-        columns=columns,
-    )
+    if not len(whole):
+        return whole
+    return remaining_quantiles(whole, LEVELS, elapsed_h, LEVELS)
 
 
-def answer(
-    rows: pd.DataFrame, estimators: Mapping[str, Estimator], levels: Sequence[float] = LEVELS
-) -> pd.DataFrame:
-    """Let the right estimator answer for each row, and the fallback where that one cannot.
+@dataclass(frozen=True)
+class _Answers:
+    """What was answered for each row: quantiles in hours at ``LEVELS``, by whom, on what, and whether it can run."""
 
-    Returns
-    -------
-    DataFrame
-        On the index of ``rows``: one column a level (hours), ``mean_h``, ``estimator``, ``basis``, ``note``,
-        ``feasible``, ``reason``.
+    hours: np.ndarray
+    estimator: np.ndarray
+    basis: np.ndarray
+    note: np.ndarray
+    feasible: np.ndarray
+    reason: np.ndarray
+
+
+def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool = False) -> _Answers:
+    """Let the right estimator answer for each row, and the next rung where that one cannot.
+
+    The ladder: the estimator of the job's kind, ``recurring`` from the history of such jobs, its prior.
     """
     chosen, notes = _choose(rows, estimators)
-    parts = []
-    for name in sorted(set(chosen)):
-        part = rows[(chosen == name).to_numpy()]
-        try:
-            parts.append(_predict(part, name, estimators[name], levels).assign(note=notes.loc[part.index]))
-        except TidegridError:
-            raise
-        except Exception as error:  # a plugin may raise anything; the plan goes on with the fallback, flagged
-            note = f"{name} failed ({type(error).__name__}: {error}); answered from history"
-            parts.append(_predict(part, FALLBACK, estimators[FALLBACK], levels).assign(note=note))
-    out = pd.concat(parts).reindex(rows.index)
-    limit = rows.get("requested_walltime_h", pd.Series(np.nan, index=rows.index))
-    # the queue ends a job at its requested time limit, so no quantile lies beyond it
-    cut = np.zeros(len(out), dtype=bool)
-    for column in (level for level in levels if level <= SHOWN):
-        cut |= out[column].to_numpy(dtype=float) > limit.to_numpy(dtype=float)
-    out.loc[cut, "note"] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.loc[cut, "note"]]
-    for column in levels:
-        out[column] = np.fmin(out[column].to_numpy(dtype=float), limit.to_numpy(dtype=float))
-    out["mean_h"] = np.fmin(out["mean_h"], _capped_mean(out, rows, estimators, limit))
-    return out
-
-
-def _predict(part: pd.DataFrame, name: str, estimator: Estimator, levels: Sequence[float]) -> pd.DataFrame:
-    out = estimator.predict_quantiles(part, tuple(levels))
-    out.columns = pd.Index(list(levels))
-    can = estimator.feasible(part)
-    return out.assign(
-        mean_h=estimator.predict_mean(part),
-        estimator=name,
-        basis=estimator.basis(part),
-        feasible=can["feasible"].astype(bool),
-        reason=can["reason"],
+    out = _Answers(
+        np.empty((len(rows), len(LEVELS))),
+        chosen.to_numpy(dtype=object, copy=True),
+        np.full(len(rows), "", dtype=object),
+        notes.to_numpy(dtype=object, copy=True),
+        np.ones(len(rows), dtype=bool),
+        np.full(len(rows), "", dtype=object),
     )
-
-
-def _capped_mean(
-    out: pd.DataFrame, rows: pd.DataFrame, estimators: Mapping[str, Estimator], limit: pd.Series
-) -> pd.Series:
-    """Return the mean hours of jobs that are ended at their limit: of the capped distribution, not the capped mean."""
-    mean = pd.Series(np.inf, index=rows.index)
-    fine = tuple((np.arange(40) + 0.5) / 40)
-    for name in sorted(set(out["estimator"])):
-        at = ((out["estimator"] == name) & limit.notna()).to_numpy()
-        if at.any():
-            hours = estimators[name].predict_quantiles(rows[at], fine).to_numpy()
-            mean[at] = np.minimum(hours, limit.to_numpy(dtype=float)[at, None]).mean(axis=1)
-    return mean
+    for name in sorted(set(out.estimator)):
+        at = np.flatnonzero(out.estimator == name)
+        part = rows if len(at) == len(rows) else rows.iloc[at]
+        rungs = [(name, estimators.get(name)), (FALLBACK, estimators.get(FALLBACK))]
+        rungs.append((FALLBACK, RecurringJobEstimator()))
+        for rung, (who, estimator) in enumerate(rungs, 1):
+            try:
+                if estimator is None:
+                    raise LookupError("there is no such estimator")
+                out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)
+                can = estimator.feasible(part)
+                out.feasible[at], out.reason[at] = (
+                    can["feasible"].to_numpy(bool),
+                    can["reason"].to_numpy(object),
+                )
+                out.basis[at] = "" if brief else estimator.basis(part).to_numpy(object)
+                out.estimator[at] = who
+                break
+            except TidegridError:
+                raise
+            except Exception as error:  # a plugin may raise anything; the next rung answers, told
+                if rung == len(rungs):
+                    raise
+                then = "its prior answers" if who == FALLBACK else "answered from history"
+                out.note[at] = f"{who} failed ({type(error).__name__}: {error}); {then}"
+    if "requested_walltime_h" in rows:
+        # the queue ends a job at its requested time limit, so no quantile lies beyond it
+        limit = rows["requested_walltime_h"].to_numpy(dtype=float)[:, None]
+        cut = (out.hours[:, [level <= SHOWN for level in LEVELS]] > limit).any(axis=1)
+        out.note[cut] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.note[cut]]
+        np.fmin(out.hours, limit, out=out.hours)
+    return out
 
 
 def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd.Series, pd.Series]:
@@ -283,15 +361,6 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
 
 def _whole(value: float, default: int) -> int:
     return default if pd.isna(value) else int(value)
-
-
-def _all_infeasible(rows: pd.DataFrame, answered: pd.DataFrame) -> list[tuple[str, str]]:
-    any_feasible = answered["feasible"].groupby(rows["job_id"]).any()
-    out = []
-    for job in any_feasible.index[~any_feasible.to_numpy()]:
-        last = (rows["job_id"] == job).to_numpy().nonzero()[0][-1]
-        out.append((str(job), str(answered["reason"].iloc[last])))
-    return out
 
 
 def _refusals(refused: Mapping[str, str]) -> pd.DataFrame:

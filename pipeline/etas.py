@@ -1,15 +1,22 @@
 """Expected start and end of each job, with a band: the plan's order replayed under drawn durations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
+from tidegrid.pipeline.bands import Widths, widened
+from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.problem import is_down
 from tidegrid.scheduler import Placement, Plan, Problem
 
-DRAWS = 400
-"""Drawn futures; the 5th and 95th percentile of 400 draws have a standard error of about one percent in level."""
+DRAWS = 200
+"""Futures that are looked at; a job's own durations are an even grid of 200 levels in them, not a draw."""
+
+BAND = (0.1, 0.5, 0.9)
+"""The levels of expected times: an 80 % band and its middle."""
 
 
 def start_of(problem: Problem) -> pd.Timestamp:
@@ -21,19 +28,27 @@ def eta_table(
     problem: Problem,
     plan: Plan,
     hours: Mapping[tuple[str, str, int], np.ndarray],
-    levels: Sequence[float],
     seed: int = 0,
+    *,
+    widths: Widths | None = None,
+    started: Mapping[str, pd.Timestamp] | None = None,
 ) -> pd.DataFrame:
     """Return when each placed job is expected to start and end.
 
     The plan fixes who follows whom on each GPU. Each of ``DRAWS`` futures draws one duration a job from its own
     quantiles; a job starts when all that the plan puts before it on its GPUs has ended, and not before its earliest
-    step or, where an app gives way to it, its planned step. Within one future all quantities are in steps.
+    step or, where an app gives way to it, its planned step. Within one future all quantities are in steps. A job's
+    luck depends on its name and the seed alone, so that its band does not move because another job came or went.
 
     Parameters
     ----------
     hours
-        For (job, pool, GPUs) the quantiles of the duration (of a running job: of the rest) in hours at ``levels``.
+        For (job, pool, GPUs) the quantiles of the duration (of a running job: of the rest) in hours at
+        :data:`tidegrid.pipeline.estimates.LEVELS`.
+    widths
+        How far bands of jobs that wait are stretched; the planned start always lies inside its band.
+    started
+        When running jobs started: their start is known, and its band has no width.
 
     Returns
     -------
@@ -41,31 +56,62 @@ def eta_table(
         ``job``, ``pool``, ``first_gpu``, ``gpus``, ``start`` and ``end`` (planned, UTC), and ``start_q0.1`` …
         ``end_q0.9`` (UTC), ordered by planned start.
     """
-    rng = np.random.default_rng(seed)
-    step_h = problem.step_minutes / 60
-    drawn = {}
-    for p in in_order(plan):
-        known = hours.get((p.job, p.pool, p.gpus))
-        uniform = rng.random(DRAWS)
-        if known is None:
-            drawn[p.job] = np.full(DRAWS, float(p.steps))
-        else:
-            drawn[p.job] = np.exp(np.interp(uniform, levels, np.log(np.maximum(known, 1e-6)))) / step_h
+    began = started or {}
     rows = []
-    for p, starts, ends in follow(problem, plan, drawn):
+    for p, first, last in bands_of(problem, plan, hours, seed, widths=widths):
         row = {
             "job": p.job,
             "pool": p.pool,
             "first_gpu": p.first_gpu,
             "gpus": p.gpus,
-            "start": _instant(problem, p.start),
-            "end": _instant(problem, p.start + p.steps),
+            "start": began[p.job] if p.job in began else instant_of(problem, p.start),
+            "end": instant_of(problem, p.start + p.steps),
         }
-        for name, when in (("start", starts), ("end", ends)):
-            for level in (0.1, 0.5, 0.9):
-                row[f"{name}_q{level:g}"] = _instant(problem, float(np.quantile(when, level)))
+        for name, band in (("start", first), ("end", last)):
+            for level, when in zip(BAND, band.tolist(), strict=True):
+                known = name == "start" and p.job in began
+                row[f"{name}_q{level:g}"] = began[p.job] if known else instant_of(problem, when)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def bands_of(
+    problem: Problem,
+    plan: Plan,
+    hours: Mapping[tuple[str, str, int], np.ndarray],
+    seed: int = 0,
+    *,
+    widths: Widths | None = None,
+    only: Collection[str] | None = None,
+) -> Iterator[tuple[Placement, np.ndarray, np.ndarray]]:
+    """Yield each placement (of the jobs in ``only``) with its start and its end at the levels of ``BAND``, in steps.
+
+    The parameters are those of :func:`eta_table`.
+    """
+    step_h, stretch = problem.step_minutes / 60, widths or Widths()
+    drawn = {}
+    for p in in_order(plan):
+        known = hours.get((p.job, p.pool, p.gpus))
+        if known is None:
+            drawn[p.job] = np.full(DRAWS, float(p.steps))
+        else:
+            logs = np.log(np.maximum(known, 1e-6))
+            drawn[p.job] = np.exp(np.interp(_luck(p.job, seed), LEVELS, logs)) / step_h
+    for p, starts, ends in follow(problem, plan, drawn):
+        if only is not None and p.job not in only:
+            continue
+        first, last = np.quantile(np.stack([starts, ends]), BAND, axis=1).T
+        if p.start > 0:
+            first = widened(first, stretch.start, p.start)
+            last = widened(last, stretch.end, p.start + p.steps)
+        yield p, first, last
+
+
+@lru_cache(maxsize=4096)
+def _luck(job: str, seed: int) -> np.ndarray:
+    """Return a job's levels in the drawn futures, shape (DRAWS,): an even grid in an order of its own."""
+    key = int.from_bytes(hashlib.blake2b(f"{seed}:{job}".encode(), digest_size=8).digest(), "big")
+    return (np.random.default_rng(key).permutation(DRAWS) + 0.5) / DRAWS
 
 
 def deadline_risks(requests: pd.DataFrame, problem: Problem, etas: pd.DataFrame, timezone: str) -> list[str]:
@@ -139,7 +185,8 @@ def follow(
         yield p, starts, ends
 
 
-def _instant(problem: Problem, step: float) -> pd.Timestamp:
+def instant_of(problem: Problem, step: float) -> pd.Timestamp:
+    """Return the instant of a step, to the second."""
     return (start_of(problem) + pd.Timedelta(minutes=step * problem.step_minutes)).round("s")
 
 

@@ -1,4 +1,4 @@
-"""The planner's knobs."""
+"""The planner's parameters."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -35,10 +35,12 @@ class Policy(BaseModel):
         Whether every job must end by the horizon.
     aging
         Priority that a job gains for each day that it has waited, at most ``MOST_AGING`` in all, so that a job never
-        reaches the next class. This knob and the next are for planning again and again; a single plan leaves them.
+        reaches the next class. This and the next are for planning again and again; a single plan leaves them.
     shortness
         How much short jobs are preferred: a job of h hours is planned with its priority times h ** -shortness. 0 keeps
         to the priorities; more shortens waits, and lets short jobs of a lower priority pass long ones of a higher.
+    stale_hours
+        How old the newest thing that the files tell of may be, in hours: on older files nothing is started.
     estimators
         Workload kind to the name of the estimator that answers for it, such as a plugin's; where a kind is not
         named, the estimator of its own name answers.
@@ -56,6 +58,7 @@ class Policy(BaseModel):
     finish_inside: bool = False
     aging: float = Field(default=0.05, ge=0, le=100)
     shortness: float = Field(default=0.0, ge=0, le=4)
+    stale_hours: float = Field(default=24.0, gt=0, le=8760)
     estimators: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -75,7 +78,7 @@ class Policy(BaseModel):
         Raises
         ------
         InputError
-            A knob is unknown or out of range; it is named.
+            A parameter is unknown or out of range; it is named.
         """
         try:
             return cls.of(read_json(path))
@@ -83,22 +86,22 @@ class Policy(BaseModel):
             raise error if error.file else error.in_file(path) from None
 
     @classmethod
-    def of(cls, knobs: Any) -> Self:
+    def of(cls, parameters: Any) -> Self:
         """Make a policy of a JSON object; what it leaves out keeps its default.
 
         Raises
         ------
         InputError
-            A knob is unknown or out of range; it is named.
+            A parameter is unknown or out of range; it is named.
         """
         try:
-            return cls.model_validate(knobs)
+            return cls.model_validate(parameters)
         except ValidationError as error:
             first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or None
-        known = f"the knobs are {', '.join(cls.model_fields)}"
+        known = f"the parameters are {', '.join(cls.model_fields)}"
         if first["type"] == "extra_forbidden":
-            raise InputError("there is no such knob", field=field, fix=known)
+            raise InputError("there is no such parameter", field=field, fix=known)
         if field is None:
             raise InputError("is not a JSON object", fix=known)
         raise InputError(first["msg"].replace("Input", repr(first["input"]), 1), field=field)

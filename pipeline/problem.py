@@ -1,15 +1,18 @@
 """From estimates and demand to the allocation problem."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from tidegrid.data import Cluster, block_size, on_down_gpus
-from tidegrid.pipeline.demand import Demand
-from tidegrid.pipeline.estimates import Estimates, interpolate
+from tidegrid.data import Cluster, block_size
+from tidegrid.pipeline.aging import raised
+from tidegrid.pipeline.demand import planned_gpus
+from tidegrid.pipeline.estimates import interpolate
+from tidegrid.pipeline.forecast import Forecast
 from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Problem
 
 DOWN = "down: "
@@ -21,76 +24,157 @@ def steps_of(hours: float, step_minutes: int) -> int:
     return max(1, math.ceil(hours * 60 / step_minutes - 1e-9))
 
 
-def build_problem(
-    requests: pd.DataFrame,
-    running: pd.DataFrame,
-    cluster: Cluster,
-    estimates: Estimates,
-    remaining: pd.DataFrame,
-    demand: Demand,
-    now: pd.Timestamp,
-    policy: Policy,
-) -> Problem:
-    """State what is to be decided, as the contract's problem.
+def build_problem(state: State, forecast: Forecast, policy: Policy, candidates: int | None = None) -> Problem:
+    """State what is to be decided, as the contract's problem: the one way to turn facts into one.
 
     Parameters
     ----------
-    requests, running
-        The queue and what runs, as :mod:`tidegrid.data` reads them.
-    estimates
-        Hours of each feasible shape; a job without one is left out (it stands in ``estimates.refused``).
-    remaining
-        Quantiles of the hours that running jobs still need, on the index of ``running``; a job on a GPU that is
-        down is lost, and left out.
-    demand
-        Each app's GPUs a step; the ramped curve is planned.
+    state, forecast
+        The facts, and what is expected; a job without a possible shape is left out (it stands in
+        ``forecast.estimates.refused``).
+    policy
+        Durations are planned at its ``job_quantile``, priorities are raised by waiting and by shortness, and an app's
+        need is planned under its swap cap.
+    candidates
+        At most so many waiting jobs are looked at, the first by their raised priorities; all where None.
     """
     minutes = policy.step_minutes
-    hours = estimates.at(policy.job_quantile)
-    by_job: dict[str, list[dict[str, Any]]] = {}
-    for shape, duration in zip(_records(estimates.shapes), hours, strict=True):
-        by_job.setdefault(str(shape["job_id"]), []).append(
-            {"pool": shape["pool"], "gpus": int(shape["gpus"]), "steps": steps_of(duration, minutes)}
-        )
-    jobs = []
-    load = {pool.id: 0.0 for pool in cluster.pools}
-    for order, row in enumerate(_records(_in_order(requests))):
-        shapes = by_job.get(str(row["job_id"]))
-        if shapes is not None:
-            asked = _asked(shapes, block_size(int(row["gpus"])), load, cluster)
-            jobs.append(_waiting(row, shapes, asked, order, now, policy))
-    rest = interpolate(remaining.to_numpy(dtype=float), policy.job_quantile)
-    lost = on_down_gpus(cluster, running)
-    jobs += [
-        _running(row, steps_of(hours_left, minutes), len(requests) + k)
-        for k, (hours_left, row) in enumerate(zip(rest, _records(running), strict=True))
-        if not lost[k]
-    ]
-    jobs += _down(cluster, policy.steps + policy.lookahead_steps, len(requests) + len(running))
-    broken = {pool.id: set(pool.down) for pool in cluster.pools}
     return Problem.from_dict(
         {
             "version": 1,
-            "start": now.isoformat(),
+            "start": state.now.isoformat(),
             "step_minutes": minutes,
             "steps": policy.steps,
             "decay": policy.decay,
             "shortfall_weight": policy.shortfall_weight,
-            "pools": [{"id": p.id, "gpus": p.gpus, "node_size": p.node_size} for p in cluster.pools],
-            "jobs": jobs,
+            "pools": [{"id": p.id, "gpus": p.gpus, "node_size": p.node_size} for p in state.cluster.pools],
+            "jobs": [
+                *_waiting(state, forecast, policy, candidates),
+                *_running(state, forecast, policy),
+                *_down(
+                    state.cluster,
+                    policy.steps + policy.lookahead_steps,
+                    len(state.requests) + len(state.running),
+                ),
+            ],
             "apps": [
                 {
                     "id": app.id,
                     "pool": app.pool,
                     "priority": app.priority,
-                    "demand": [int(v) for v in demand.ramped[app.id]],
+                    "demand": planned_gpus(
+                        forecast.demand.gpus[app.id].tolist(), app.swap_cap, len(held), state.may_swap(app)
+                    ),
                     "swap_cap": app.swap_cap,
-                    "held": [gpu for gpu in app.held if gpu not in broken[app.pool]],
+                    "held": list(held),
                 }
-                for app in cluster.apps
+                for app in state.cluster.apps
+                for held in [state.holds(app)]
             ],
         }
     )
+
+
+def _waiting(
+    state: State, forecast: Forecast, policy: Policy, candidates: int | None
+) -> list[dict[str, Any]]:
+    """Return the waiting jobs that can run, in order of submission."""
+    columns = ["job_id", "kind", "priority", "gpus", "submit_time", "earliest_time", "deadline"]
+    queue = state.requests[columns].assign(days=state.waited_days())
+    queue = queue.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
+    shapes = forecast.estimates.shapes
+    hours = interpolate(forecast.estimates.hours.to_numpy(dtype=float), policy.job_quantile)
+    by_job: dict[str, list[tuple[str, int, float]]] = {}
+    for job, pool, gpus, long in zip(
+        shapes["job_id"].tolist(),
+        shapes["pool"].tolist(),
+        shapes["gpus"].tolist(),
+        hours.tolist(),
+        strict=True,
+    ):
+        by_job.setdefault(job, []).append((pool, gpus, long))
+    load = {pool.id: 0.0 for pool in state.cluster.pools}
+    jobs: list[dict[str, Any]] = []
+    lengths: list[float] = []
+    days: list[float] = []
+    for order, (job, kind, priority, gpus, _, earliest, deadline, waited) in enumerate(
+        zip(*(queue[name].tolist() for name in queue.columns), strict=True)
+    ):
+        ways = by_job.get(str(job))
+        if ways is None:
+            continue
+        steps = [steps_of(way[2], policy.step_minutes) for way in ways]
+        due = None
+        if deadline == deadline and deadline is not None:
+            steps, due = _due((deadline - state.now).total_seconds() / 3600, ways, steps, policy.step_minutes)
+        asked = _asked(ways, steps, block_size(int(gpus)), load, state.cluster)
+        wait = 0.0
+        if earliest == earliest and earliest is not None:
+            wait = (earliest - state.now).total_seconds() / 60 / policy.step_minutes
+        jobs.append(
+            {
+                "id": str(job),
+                "kind": kind,
+                "priority": _number(priority),
+                "order": order,
+                "shapes": [
+                    {"pool": way[0], "gpus": way[1], "steps": n} for way, n in zip(ways, steps, strict=True)
+                ],
+                "earliest": max(0, math.ceil(wait - 1e-9)),
+                "deadline": due,
+                "finish_inside": policy.finish_inside,
+                "running": None,
+                **({} if asked is None else {"requested": asked}),
+            }
+        )
+        lengths.append(ways[asked or 0][2])
+        days.append(waited)
+    if not jobs:
+        return jobs
+    plain = np.array([float(job["priority"]) for job in jobs])
+    weight = raised(plain, np.array(days), np.array(lengths), policy)
+    for k in np.flatnonzero(weight != plain):
+        jobs[k]["priority"] = float(weight[k])
+    if candidates is None or len(jobs) <= candidates:
+        return jobs
+    first = np.lexsort((np.arange(len(jobs)), -weight))[:candidates]
+    return [jobs[k] for k in sorted(first.tolist())]
+
+
+def _due(
+    hours_left: float, ways: Sequence[tuple[str, int, float]], steps: list[int], step_minutes: int
+) -> tuple[list[int], int]:
+    """Return steps and a deadline in steps that allow exactly the starts from which each way ends in time.
+
+    Steps are rounded up and a deadline down; together they would refuse a job of 10 minutes that is due in 20. A
+    way that ends sooner after its last step than another is given that step more.
+    """
+    step_h = step_minutes / 60
+    latest = [math.floor((hours_left - long) / step_h + 1e-9) for _, _, long in ways]
+    due = max(0, *(start + n for start, n in zip(latest, steps, strict=True)))
+    return [max(n, due - start) if start >= 0 else n for start, n in zip(latest, steps, strict=True)], due
+
+
+def _running(state: State, forecast: Forecast, policy: Policy) -> list[dict[str, Any]]:
+    left = interpolate(forecast.remaining, policy.job_quantile).tolist() if len(state.running) else []
+    columns = ("job_id", "kind", "priority", "pool", "gpus", "first_gpu")
+    out = []
+    for k, (job, kind, priority, pool, gpus, first) in enumerate(
+        zip(*(state.running[name].tolist() for name in columns), strict=True)
+    ):
+        steps = steps_of(left[k], policy.step_minutes)
+        block = {"pool": pool, "gpus": int(gpus)}
+        out.append(
+            {
+                "id": str(job),
+                "kind": kind,
+                "priority": _number(priority),
+                "order": len(state.requests) + k,
+                "shapes": [{**block, "steps": steps}],
+                "running": {**block, "first_gpu": int(first), "remaining": steps},
+            }
+        )
+    return out
 
 
 def is_down(job: str) -> bool:
@@ -114,63 +198,24 @@ def _down(cluster: Cluster, steps: int, order: int) -> list[dict[str, Any]]:
     ]
 
 
-def _in_order(requests: pd.DataFrame) -> pd.DataFrame:
-    return requests.sort_values(["submit_time", "job_id"], kind="stable")
-
-
-def _asked(shapes: list[dict[str, Any]], block: int, load: dict[str, float], cluster: Cluster) -> int | None:
+def _asked(
+    ways: Sequence[tuple[str, int, float]],
+    steps: Sequence[int],
+    block: int,
+    load: dict[str, float],
+    cluster: Cluster,
+) -> int | None:
     """Return which shape the submitter asks for: the size asked for, in the pool with the least work queued.
 
-    Only baselines read it; a submitter who may use several pools is taken to look at their queues.
+    Baselines read it, and the length that a job is weighed by; a submitter who may use several pools is taken to look
+    at their queues.
     """
-    sized = [i for i, shape in enumerate(shapes) if shape["gpus"] == block]
+    sized = [i for i, way in enumerate(ways) if way[1] == block]
     if not sized:
         return None
-    best = min(sized, key=lambda i: (load[shapes[i]["pool"]] / cluster.pool(shapes[i]["pool"]).gpus, i))
-    load[shapes[best]["pool"]] += block * shapes[best]["steps"]
+    best = min(sized, key=lambda i: (load[ways[i][0]] / cluster.pool(ways[i][0]).gpus, i))
+    load[ways[best][0]] += block * steps[best]
     return best
-
-
-def _waiting(
-    row: Mapping[str, Any],
-    shapes: list[dict[str, Any]],
-    asked: int | None,
-    order: int,
-    now: pd.Timestamp,
-    policy: Policy,
-) -> dict[str, Any]:
-    step = pd.Timedelta(minutes=policy.step_minutes)
-    earliest, deadline = row["earliest_time"], row["deadline"]
-    job: dict[str, Any] = {
-        "id": str(row["job_id"]),
-        "kind": row["kind"],
-        "priority": _number(row["priority"]),
-        "order": order,
-        "shapes": shapes,
-        "earliest": 0 if pd.isna(earliest) else max(0, math.ceil((earliest - now) / step - 1e-9)),
-        "deadline": None if pd.isna(deadline) else max(0, math.floor((deadline - now) / step + 1e-9)),
-        "finish_inside": policy.finish_inside,
-        "running": None,
-    }
-    if asked is not None:
-        job["requested"] = asked
-    return job
-
-
-def _running(row: Mapping[str, Any], steps: int, order: int) -> dict[str, Any]:
-    block = {"pool": row["pool"], "gpus": int(row["gpus"])}
-    return {
-        "id": str(row["job_id"]),
-        "kind": row["kind"],
-        "priority": _number(row["priority"]),
-        "order": order,
-        "shapes": [{**block, "steps": steps}],
-        "running": {**block, "first_gpu": int(row["first_gpu"]), "remaining": steps},
-    }
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return frame.to_dict("records")  # type: ignore[return-value]
 
 
 def _number(value: Any) -> int | float:

@@ -25,6 +25,7 @@ from tidegrid.data.checks import LATEST_START, late_start
 from tidegrid.data.schema import Table, blank
 from tidegrid.errors import InputError
 from tidegrid.files import make_folder
+from tidegrid.pipeline.state import State
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 """The endings that a table may have, in the order in which they are looked for."""
@@ -106,6 +107,13 @@ class Site:
         )
         return cls(root, cluster, history.as_of(moment), queue, busy, moment)
 
+    def state(self) -> State:
+        """Return the state that the files tell of."""
+        known = _known(self.history, self.requests, self.running)
+        return State.of(
+            self.cluster, self.requests, self.running, self.now, known_until=max(known) if known else None
+        )
+
     @staticmethod
     def no_running() -> pd.DataFrame:
         """Return the table of running jobs of an empty cluster."""
@@ -163,13 +171,7 @@ def last_instant(
     InputError
         There is no instant at all, or a running job starts more than a day after all else.
     """
-    known = []
-    if len(history.jobs):
-        known.append(history.jobs["known_at"].max())
-    if len(history.traffic):
-        known.append(history.traffic["timestamp"].max() + pd.Timedelta(hours=1))
-    known.append(requests["submit_time"].max())
-    others = [instant for instant in known if not pd.isna(instant)]
+    others = _known(history, requests, running.head(0))
     started = running["start_time"].max()
     if others and not pd.isna(started) and started > max(others) + LATEST_START:
         raise InputError(
@@ -183,3 +185,15 @@ def last_instant(
     if not instants:
         raise InputError("no file holds an instant to plan from", field="now", fix="give --now")
     return pd.Timestamp(max(instants)).ceil("min")
+
+
+def _known(history: History, requests: pd.DataFrame, running: pd.DataFrame) -> list[pd.Timestamp]:
+    """Return the last instant that each of the tables knows of."""
+    jobs, traffic = history.jobs, history.traffic
+    found = [
+        jobs["known_at"].max() if len(jobs) else pd.NaT,
+        traffic["timestamp"].max() + pd.Timedelta(hours=1) if len(traffic) else pd.NaT,
+        requests["submit_time"].max(),
+        running["start_time"].max(),
+    ]
+    return [instant for instant in found if not pd.isna(instant)]

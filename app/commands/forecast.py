@@ -105,6 +105,7 @@ def forecast(
 
     from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
     from tidegrid.files import check_outputs
+    from tidegrid.pipeline.fallback import SureDemand
 
     check_outputs(out, picture)
     site = None
@@ -127,8 +128,11 @@ def forecast(
         step(f"learning {history['series_id'].nunique()} series")
         X = history.rename(columns={"series_id": "unique_id", "timestamp": "ds"})
         zone = timezone or ("UTC" if site is None else site.timezone)
-        estimator = RealtimeEstimator(timezone=zone, country=country, n_jobs=jobs)
-        estimator.fit(X[["unique_id", "ds"]], X["value"])
+        estimator, why = RealtimeEstimator(timezone=zone, country=country, n_jobs=jobs), ""
+        try:
+            estimator.fit(X[["unique_id", "ds"]], X["value"])
+        except InputError as error:
+            why = str(error)
         rows = []
         ends = history.groupby(history["series_id"].astype(str))["timestamp"].max()
         if site is not None:
@@ -141,7 +145,9 @@ def forecast(
             ds = pd.date_range(last + pd.Timedelta(hours=1), periods=hours, freq="h")
             rows.append(pd.DataFrame({"unique_id": name, "ds": ds}))
         ahead = pd.concat(rows, ignore_index=True)
-        result = ahead.join(estimator.predict_quantiles(ahead, levels)).assign(basis=estimator.basis(ahead))
+        sure = SureDemand(None if why else estimator, lambda: history, site.apps if site else (), why)
+        quantiles, basis = sure.answer(ahead, levels)
+        result = ahead.join(quantiles).assign(basis=basis)
         if capacity is not None:
             result["gpus_needed"] = capacity.gpus(result[quantile])
             curves = [
@@ -151,7 +157,7 @@ def forecast(
             result["gpus_planned"] = pd.concat(curves)
         if site is not None:
             result = _by_app(site, result, quantile)
-        report = estimator.report()
+        report = pd.DataFrame() if why else estimator.report()
     named = result.rename(columns={level: f"q{level}" for level in levels})
     if out is not None:
         from tidegrid.files import writing
@@ -160,10 +166,14 @@ def forecast(
             named.to_csv(aside, index=False)
     if picture is not None:
         _draw(picture, history, result, levels)
+    notes = [event.text for event in sure.events()]
     if json_:
-        print_json({"forecast": named.to_dict("records"), "series": report.reset_index().to_dict("records")})
+        series_of = report.reset_index().to_dict("records")
+        print_json({"forecast": named.to_dict("records"), "series": series_of, "notes": notes})
         return
     _print(result, quantile)
+    for note in notes:
+        say(note, style="dim")
     for path in (out, picture):
         if path is not None:
             say(f"wrote {path}")
@@ -272,7 +282,7 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
     """Return the forecast of each app's series with the app's name and GPUs; apps may share a series."""
     import pandas as pd
 
-    from tidegrid.pipeline.demand import capacity_of, ramped_gpus
+    from tidegrid.pipeline.demand import capacity_of, planned_gpus
 
     parts = []
     for app in site.apps:
@@ -280,7 +290,9 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
         if len(part):
             need = capacity_of(app).gpus(part[quantile])
             part.insert(0, "app", app.id)
-            parts.append(part.assign(gpus_needed=need, gpus_planned=ramped_gpus(app, site, need)))
+            held = len(set(app.held) - set(site.pool(app.pool).down))
+            planned = planned_gpus([int(v) for v in need], app.swap_cap, held)
+            parts.append(part.assign(gpus_needed=need, gpus_planned=planned))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -45,7 +45,9 @@ def plan(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
+    ] = None,
     now: Annotated[
         str | None,
         typer.Option("--now", help="Instant to plan from, with its zone; default: the files' last."),

@@ -64,7 +64,7 @@ def replay(
         int | None, typer.Option("--grid-day", min=1, help="The day whose GPUs the report shows one by one.")
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Search the planner's knobs, instead of comparing policies.")
+        bool, typer.Option("--tune", help="Search the planner's parameters, instead of comparing policies.")
     ] = False,
     tries: Annotated[
         list[str] | None,
@@ -309,5 +309,5 @@ def _values(text: str, option: str) -> tuple[str, list[float]]:
     except ValueError:
         example = "demand_quantile=0.8,0.9" if option == "--try" else "demand_quantile=0.8"
         raise InputError(
-            f"{text!r} is not a knob and its value", field=option, fix=f"write {example}"
+            f"{text!r} is not a parameter and its value", field=option, fix=f"write {example}"
         ) from None

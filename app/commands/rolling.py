@@ -71,7 +71,9 @@ def tick(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's knobs.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
+    ] = None,
     refit_hours: Annotated[
         float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
     ] = 168.0,
@@ -82,9 +84,10 @@ def tick(
     """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
     from tidegrid.files import check_outputs, make_folder
     from tidegrid.models import ModelStore
+    from tidegrid.pipeline.control import Settings
+    from tidegrid.pipeline.control import tick as run_tick
     from tidegrid.pipeline.policy import Policy
-    from tidegrid.pipeline.rolling import Settings, StateStore
-    from tidegrid.pipeline.rolling import tick as run_tick
+    from tidegrid.pipeline.rolling import StateStore
 
     check_time_limit(mode, time_limit)
     check_outputs(out)

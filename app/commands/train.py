@@ -76,7 +76,7 @@ def predict(
     """Estimate hours and GPU-hours of every request at every GPU count that it allows, with bands."""
     from dataclasses import replace
 
-    from tidegrid.app.flow import estimators_for, explain_job, gaps
+    from tidegrid.app.flow import estimators_for, explain_job, nothing_waits
     from tidegrid.data import read_requests
     from tidegrid.files import check_outputs, write_text
     from tidegrid.pipeline.estimates import estimate_jobs
@@ -91,7 +91,7 @@ def predict(
         fitted, notes = estimators_for(read, store or site / "models", step)
         if explain is not None:
             text = explain_job(read, fitted, explain)
-        notes = [*notes, *gaps(read)]
+        notes = [*notes, *nothing_waits(read)]
         estimates = estimate_jobs(read.requests, read.cluster, fitted)
         frame = estimates.table()
         if out is not None:

@@ -2,6 +2,6 @@
 
 from tidegrid.pipeline.replay.run import POLICIES, Result, replay
 from tidegrid.pipeline.replay.sweep import sweep
-from tidegrid.pipeline.replay.world import World, world_from_traces
+from tidegrid.pipeline.worlds.trace import World, world_from_traces
 
 __all__ = ["POLICIES", "Result", "World", "replay", "sweep", "world_from_traces"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.pipeline.replay.closedloop import Outcome
-from tidegrid.pipeline.replay.world import HOUR, World
+from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import HOUR, World
 
 HALF_LIFE_H = 24.0
 """Waiting that halves a job's value in ``value_discounted``."""
@@ -30,7 +30,7 @@ PLAIN = {"medians of history": "rolling_medians", "peak reservation": "rolling_p
 """What our forecasts replace, and the policy that does without them."""
 
 
-def measure(world: World, outcome: Outcome) -> dict[str, Any]:
+def measure(world: World, outcome: Played) -> dict[str, Any]:
     """Return the figures of a policy.
 
     Returns
@@ -102,7 +102,7 @@ def value_limit(world: World) -> float:
     return limit
 
 
-def by_app(world: World, outcome: Outcome) -> list[dict[str, Any]]:
+def by_app(world: World, outcome: Played) -> list[dict[str, Any]]:
     """Return GPU-hours of realtime demanded, held and not served, for each app."""
     demanded = (world.demand() * _shares(world)).sum(axis=1)
     out = []
@@ -120,7 +120,7 @@ def by_app(world: World, outcome: Outcome) -> list[dict[str, Any]]:
     return out
 
 
-def by_size(world: World, outcome: Outcome) -> list[dict[str, Any]]:
+def by_size(world: World, outcome: Played) -> list[dict[str, Any]]:
     """Return waits, slowdowns and completions for each block size."""
     return [
         {"gpus": int(size), **group}
@@ -128,7 +128,7 @@ def by_size(world: World, outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def by_user(world: World, outcome: Outcome) -> list[dict[str, Any]]:
+def by_user(world: World, outcome: Played) -> list[dict[str, Any]]:
     """Return waits, slowdowns and completions for each user (the group where no user is named), most work first."""
     user = users(world)
     work = pd.Series(world.block * world.duration_s / HOUR).groupby(user).sum()
@@ -145,7 +145,7 @@ def users(world: World) -> np.ndarray:
     return world.jobs["user"].where(world.jobs["user"] != "", world.jobs["group"]).to_numpy(dtype=object)
 
 
-def eta_accuracy(world: World, outcome: Outcome, eta: np.ndarray) -> dict[str, Any]:
+def eta_accuracy(world: World, outcome: Played, eta: np.ndarray) -> dict[str, Any]:
     """Return how expected ends fared.
 
     True ends are known past the replay's end as well, so every job that started is scored; one that never started
@@ -172,7 +172,7 @@ def eta_accuracy(world: World, outcome: Outcome, eta: np.ndarray) -> dict[str, A
     return {**_accuracy(eta, end, told), "short": _accuracy(eta, end, short)}
 
 
-def eta_errors(world: World, outcome: Outcome, eta: np.ndarray) -> np.ndarray:
+def eta_errors(world: World, outcome: Played, eta: np.ndarray) -> np.ndarray:
     """Return how far, in minutes, the median of each expected end was off, of the jobs that started; sorted."""
     if not len(eta):
         return np.empty(0)
@@ -180,7 +180,7 @@ def eta_errors(world: World, outcome: Outcome, eta: np.ndarray) -> np.ndarray:
     return np.sort(off[np.isfinite(off)])
 
 
-def timeline(world: World, outcome: Outcome) -> pd.DataFrame:
+def timeline(world: World, outcome: Played) -> pd.DataFrame:
     """Return what happened in each hour.
 
     Returns
@@ -240,7 +240,7 @@ def regret(values: Mapping[str, float]) -> list[dict[str, Any]]:
     ]
 
 
-def digest(outcome: Outcome) -> str:
+def digest(outcome: Played) -> str:
     """Return the SHA-256 of what a policy did: equal for replays that are the same to the byte."""
     h = hashlib.sha256()
     arrays = (outcome.start, outcome.first, outcome.held, outcome.unmet, outcome.eta, outcome.eta_submit)
@@ -250,7 +250,7 @@ def digest(outcome: Outcome) -> str:
     return h.hexdigest()
 
 
-def _times(world: World, outcome: Outcome) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _times(world: World, outcome: Played) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return wait and time to completion in hours, up to the replay's end, and slowdown."""
     wait = (np.minimum(outcome.start, world.end_s) - world.submit_s) / HOUR
     jct = (np.minimum(outcome.start + world.duration_s, world.end_s) - world.submit_s) / HOUR
@@ -258,7 +258,7 @@ def _times(world: World, outcome: Outcome) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _groups(
-    world: World, outcome: Outcome, key: np.ndarray, names: list[Any]
+    world: World, outcome: Played, key: np.ndarray, names: list[Any]
 ) -> list[tuple[Any, dict[str, Any]]]:
     wait, jct, slowdown = _times(world, outcome)
     done = outcome.start + world.duration_s <= world.end_s

@@ -4,104 +4,92 @@ Events are arrivals and ends. Realtime keeps its peak reserved at the pool's far
 (contiguous, a power of two, inside a node or starting at one), the tightest that fits.
 """
 
-from typing import Any
+import heapq
+from bisect import bisect_right, insort
 
 import numpy as np
-from numba import njit
 
 STRICT, EASY, CONSERVATIVE = 0, 1, 2
 DEPTH = 200
 """Waiting jobs that conservative backfill holds reservations for; Slurm's default for ``bf_max_job_test`` is 500."""
 
 
-@njit(cache=True)
-def find_block(busy: Any, size: int, node: int) -> int:
-    """Return the first GPU of the tightest free block, or -1.
+class Board:
+    """GPUs in nodes, and where a block fits.
 
-    Blocks of at most a node are aligned to their size in the node with the fewest free GPUs, so that whole nodes
-    stay free for wide jobs; wider ones start at a node.
+    Parameters
+    ----------
+    gpus, node
+        GPUs in all, and of a node.
     """
-    total = len(busy)
-    if size > node:
-        run = 0
-        for first in range(0, total - node + 1, node):
-            whole = True
-            for g in range(first, first + node):
-                if busy[g]:
-                    whole = False
-                    break
-            run = run + node if whole else 0
-            if run >= size:
-                return first + node - run
+
+    def __init__(self, gpus: int, node: int) -> None:
+        self.gpus, self.node = gpus, node
+        nodes = -(-gpus // node)
+        # what lies past the last GPU is never free
+        self.cells = np.ones(nodes * node, np.bool_)
+        self.cells[:gpus] = False
+        self.free = node - self.cells.reshape(nodes, node).sum(axis=1)
+        self.idle = gpus
+
+    def set(self, first: int, size: int, busy: bool) -> None:
+        """Take or give back a block."""
+        self.cells[first : first + size] = busy
+        self.idle += -size if busy else size
+        for k in range(first // self.node, (first + size - 1) // self.node + 1):
+            low, high = max(first, k * self.node), min(first + size, (k + 1) * self.node)
+            self.free[k] += (low - high) if busy else (high - low)
+
+    def find(self, size: int, low: int = 0, high: int = 0) -> int:
+        """Return the first GPU of the tightest free block that touches none of ``low`` … ``high`` − 1, or -1.
+
+        Blocks of at most a node are aligned to their size in the node with the fewest free GPUs, so that whole nodes
+        stay free for wide jobs; wider ones start at a node.
+        """
+        if size > self.idle:
+            return -1
+        if low < high:
+            kept = self.cells[low:high].copy()
+            nodes = slice(low // self.node, (high - 1) // self.node + 1)
+            counts = self.free[nodes].copy()
+            self.cells[low:high] = True
+            self.free[nodes] = self.node - self.cells.reshape(-1, self.node)[nodes].sum(axis=1)
+            first = self._find(size)
+            self.cells[low:high], self.free[nodes] = kept, counts
+            return first
+        return self._find(size)
+
+    def _find(self, size: int) -> int:
+        if size > self.node:
+            run = 0
+            whole = self.free == self.node
+            for k in range(self.gpus // self.node):
+                run = run + 1 if whole[k] else 0
+                if run * self.node >= size:
+                    return (k + 1 - run) * self.node
+            return -1
+        candidates = np.flatnonzero(self.free >= size)
+        for k in candidates[np.argsort(self.free[candidates], kind="stable")].tolist():
+            row = self.cells[k * self.node : (k + 1) * self.node]
+            if size == 1:
+                return k * self.node + int(row.argmin())
+            for first in range(0, self.node - size + 1, size):
+                if not row[first : first + size].any():
+                    return k * self.node + first
         return -1
-    best, best_free = -1, node + 1
-    for start in range(0, total, node):
-        stop = min(start + node, total)
-        free = 0
-        for g in range(start, stop):
-            free += not busy[g]
-        if free < size or free >= best_free:
-            continue
-        for first in range(start, stop - size + 1, size):
-            clear = True
-            for g in range(first, first + size):
-                if busy[g]:
-                    clear = False
-                    break
-            if clear:
-                best, best_free = first, free
-                break
-    return best
 
 
-@njit(cache=True)
-def _shadow(free_at: Any, size: int, node: int) -> Any:
-    """Return when and where a block of ``size`` is expected to be free first, by its GPUs' expected ends."""
-    total = len(free_at)
-    best_at, best_first = np.inf, -1
-    step = node if size > node else size
-    for first in range(0, total - size + 1, step):
-        if size <= node and first // node != (first + size - 1) // node:
-            continue
-        at = free_at[first]
-        for g in range(first + 1, first + size):
-            at = max(at, free_at[g])
-            if at >= best_at:
-                break
-        if at < best_at:
-            best_at, best_first = at, first
-    return best_at, best_first
-
-
-@njit(cache=True)
-def _expected_end(start: float, estimate: float, now: float) -> float:
-    """Return when a job is expected to end; one that has overrun is given half of its age again."""
-    end = start + estimate
-    return end if end > now else now + 60.0 + 0.5 * (now - start)
-
-
-@njit(cache=True)
-def _find_clear(busy: Any, size: int, node: int, low: int, high: int) -> int:
-    """Return a free block that touches no GPU of ``low`` … ``high`` − 1, or -1."""
-    kept = busy[low:high].copy()
-    busy[low:high] = True
-    first = find_block(busy, size, node)
-    busy[low:high] = kept
-    return first
-
-
-@njit(cache=True)
 def simulate(
-    submit: Any,
-    duration: Any,
-    estimate: Any,
-    size: Any,
-    key: Any,
+    submit: np.ndarray,
+    duration: np.ndarray,
+    estimate: np.ndarray,
+    size: np.ndarray,
+    key: np.ndarray,
     capacity: int,
     node: int,
     mode: int,
     end: float,
-) -> Any:
+) -> tuple[np.ndarray, np.ndarray]:
     """Play a trace against a queue.
 
     Parameters
@@ -129,162 +117,186 @@ def simulate(
     first_gpu : ndarray of shape (jobs,)
         The first GPU of its block; -1 for a job that did not start.
     """
-    n = len(submit)
-    start = np.full(n, np.inf)
-    busy = np.zeros(capacity, np.bool_)
-    first_gpu = np.full(n, -1, np.int64)
-    queue = np.empty(n, np.int64)
-    waiting = 0
-    running = np.empty(n, np.int64)
-    active = 0
-    arrived = 0
-    free_at = np.zeros(capacity)
-    while True:
-        now = np.inf
-        if arrived < n:
-            now = submit[arrived]
-        for k in range(active):
-            j = running[k]
-            now = min(now, start[j] + duration[j])
+    play = _Play(submit, duration, estimate, size, key, Board(capacity, node))
+    pick = {STRICT: play.strict, EASY: play.easy, CONSERVATIVE: play.conservative}[mode]
+    while play.step(end):
+        if play.queue and play.board.idle:
+            pick()
+    return play.start, play.first
+
+
+class _Play:
+    """The events of one replay, and what each mode starts at one."""
+
+    def __init__(
+        self,
+        submit: np.ndarray,
+        duration: np.ndarray,
+        estimate: np.ndarray,
+        size: np.ndarray,
+        key: np.ndarray,
+        board: Board,
+    ) -> None:
+        self.submit, self.duration, self.estimate = submit.tolist(), duration.tolist(), estimate.tolist()
+        self.size, self.board = size.astype(int).tolist(), board
+        # ties of a key go to who came first
+        rank = np.empty(len(key), np.int64)
+        rank[np.lexsort((np.arange(len(key)), key))] = np.arange(len(key))
+        self.rank, self.of_rank = rank.tolist(), np.argsort(rank).tolist()
+        self.start = np.full(len(self.submit), np.inf)
+        self.first = np.full(len(self.submit), -1, np.int64)
+        self.queue: list[int] = []  # ranks, sorted
+        self.running: list[tuple[float, int]] = []  # a heap of (end, job)
+        self.arrived, self.now = 0, 0.0
+
+    def step(self, end: float) -> bool:
+        """Go to the next event; False where the replay is over."""
+        arrival = self.submit[self.arrived] if self.arrived < len(self.submit) else np.inf
+        now = min(arrival, self.running[0][0] if self.running else np.inf)
         if not now < end:
-            break
-        k = 0
-        while k < active:
-            j = running[k]
-            if start[j] + duration[j] <= now:
-                busy[first_gpu[j] : first_gpu[j] + size[j]] = False
-                active -= 1
-                running[k] = running[active]
-            else:
-                k += 1
-        while arrived < n and submit[arrived] <= now:
-            if size[arrived] <= capacity:
-                at = waiting
-                while at > 0 and key[queue[at - 1]] > key[arrived]:
-                    queue[at] = queue[at - 1]
-                    at -= 1
-                queue[at] = arrived
-                waiting += 1
-            arrived += 1
-        if waiting == 0:
-            continue
-        kept = 0
-        head = -1
-        shadow, low, high = np.inf, 0, 0
-        smallest_stuck = capacity + 1
-        if mode == CONSERVATIVE:
-            times, counts, points = _profile(start, estimate, size, running, active, busy, now, 2 * DEPTH)
-        for q in range(waiting):
-            j = queue[q]
-            first = -1
-            if mode == STRICT:
-                if head < 0:
-                    first = find_block(busy, size[j], node)
-                    if first < 0:
-                        head = j
-            elif mode == EASY:
-                if head < 0:
-                    first = find_block(busy, size[j], node)
-                    if first < 0:
-                        head = j
-                        for g in range(capacity):
-                            free_at[g] = now if not busy[g] else np.inf
-                        for k in range(active):
-                            r = running[k]
-                            ends = _expected_end(start[r], estimate[r], now)
-                            free_at[first_gpu[r] : first_gpu[r] + size[r]] = ends
-                        shadow, low = _shadow(free_at, size[j], node)
-                        high = low + size[j]
-                        smallest_stuck = size[j]
-                elif size[j] < smallest_stuck:
-                    if now + estimate[j] <= shadow:
-                        first = find_block(busy, size[j], node)
-                        if first < 0:
-                            smallest_stuck = size[j]
-                    else:
-                        first = _find_clear(busy, size[j], node, low, high)
-            elif q < DEPTH:
-                at = _earliest(times, counts, points, size[j], estimate[j])
-                if at <= now:
-                    first = find_block(busy, size[j], node)
-                points = _reserve(times, counts, points, at, estimate[j], size[j])
-            if first >= 0:
-                start[j] = now
-                first_gpu[j] = first
-                busy[first : first + size[j]] = True
-                running[active] = j
-                active += 1
-            else:
-                queue[kept] = j
-                kept += 1
-        waiting = kept
-    return start, first_gpu
+            return False
+        self.now = now
+        while self.running and self.running[0][0] <= now:
+            _, j = heapq.heappop(self.running)
+            self.board.set(int(self.first[j]), self.size[j], False)
+        while self.arrived < len(self.submit) and self.submit[self.arrived] <= now:
+            if self.size[self.arrived] <= self.board.gpus:
+                insort(self.queue, self.rank[self.arrived])
+            self.arrived += 1
+        return True
 
+    def place(self, j: int, first: int) -> None:
+        """Start a job."""
+        self.start[j], self.first[j] = self.now, first
+        self.board.set(first, self.size[j], True)
+        heapq.heappush(self.running, (self.now + self.duration[j], j))
 
-@njit(cache=True)
-def _profile(
-    start: Any, estimate: Any, size: Any, running: Any, active: int, busy: Any, now: float, room: int
-) -> Any:
-    """Return the free GPUs over time as steps: times, counts from each time on, and how many steps there are."""
-    ends = np.empty(active)
-    for k in range(active):
-        ends[k] = _expected_end(start[running[k]], estimate[running[k]], now)
-    order = np.argsort(ends)
-    times = np.empty(active + room + 2)
-    counts = np.empty(active + room + 2, np.int64)
-    free = 0
-    for g in range(len(busy)):
-        free += not busy[g]
-    times[0], counts[0] = now, free
-    points = 1
-    for k in order:
-        free += size[running[k]]
-        if ends[k] == times[points - 1]:
-            counts[points - 1] = free
-        else:
-            times[points], counts[points] = ends[k], free
-            points += 1
-    return times, counts, points
-
-
-@njit(cache=True)
-def _earliest(times: Any, counts: Any, points: int, size: int, estimate: float) -> float:
-    begin = 0
-    while begin < points:
-        ok = True
-        k = begin
-        while k < points and times[k] < times[begin] + estimate:
-            if counts[k] < size:
-                ok = False
+    def strict(self) -> None:
+        """Start jobs in order until one does not fit."""
+        count = 0
+        for rank in self.queue:
+            j = self.of_rank[rank]
+            first = self.board.find(self.size[j])
+            if first < 0:
                 break
+            self.place(j, first)
+            count += 1
+        del self.queue[:count]
+
+    def easy(self) -> None:
+        """Start jobs in order; behind one that does not fit, those that do not delay its reservation."""
+        self.strict()
+        if not self.queue or not self.board.idle:
+            return
+        head = self.of_rank[self.queue[0]]
+        shadow, low = self._shadow(self.size[head])
+        high = low + self.size[head]
+        stuck = self.size[head]
+        beside_stuck: set[int] = set()  # sizes that fit nowhere outside the reservation
+        started = []
+        for rank in self.queue[1:]:
+            j = self.of_rank[rank]
+            size = self.size[j]
+            if size >= stuck:
+                continue
+            if self.now + self.estimate[j] <= shadow:
+                first = self.board.find(size)
+                if first < 0:
+                    stuck = size
+            elif size in beside_stuck:
+                continue
+            else:
+                first = self.board.find(size, low, high)
+                if first < 0:
+                    beside_stuck.add(size)
+            if first >= 0:
+                self.place(j, first)
+                started.append(rank)
+                if not self.board.idle:
+                    break
+        if started:
+            gone = set(started)
+            self.queue = [rank for rank in self.queue if rank not in gone]
+
+    def conservative(self) -> None:
+        """Start jobs whose reservation, behind those of all before them, is now."""
+        times, counts = self._profile()
+        started = []
+        smallest = min(self.size[self.of_rank[rank]] for rank in self.queue[:DEPTH])
+        for rank in self.queue[:DEPTH]:
+            if counts[0] < smallest:
+                break  # nobody behind can start now, and reservations are made anew at each event
+            j = self.of_rank[rank]
+            at = _earliest(times, counts, self.size[j], self.estimate[j])
+            if at <= self.now:
+                first = self.board.find(self.size[j])
+                if first >= 0:
+                    self.place(j, first)
+                    started.append(rank)
+            _reserve(times, counts, at, self.estimate[j], self.size[j])
+        if started:
+            gone = set(started)
+            self.queue = [rank for rank in self.queue if rank not in gone]
+
+    def _expected_end(self, j: int) -> float:
+        """Return when a job is expected to end; one that has overrun is given half of its age again."""
+        start = float(self.start[j])
+        end = start + self.estimate[j]
+        return end if end > self.now else self.now + 60.0 + 0.5 * (self.now - start)
+
+    def _shadow(self, size: int) -> tuple[float, int]:
+        """Return when and where a block of ``size`` is expected to be free first, by its GPUs' expected ends."""
+        board = self.board
+        free_at = np.where(board.cells, np.inf, self.now)
+        for _, j in self.running:
+            free_at[self.first[j] : self.first[j] + self.size[j]] = self._expected_end(j)
+        if size <= board.node:
+            per_node = board.node // size
+            by_node = free_at.reshape(-1, board.node)[:, : per_node * size]
+            ready = by_node.reshape(-1, size).max(axis=1)
+            best = int(ready.argmin())
+            return float(ready[best]), best // per_node * board.node + best % per_node * size
+        nodes = free_at.reshape(-1, board.node).max(axis=1)
+        wide = -(-size // board.node)
+        ready = np.lib.stride_tricks.sliding_window_view(nodes, wide).max(axis=1)
+        best = int(ready.argmin())
+        return float(ready[best]), best * board.node
+
+    def _profile(self) -> tuple[list[float], list[int]]:
+        """Return the free GPUs over time as steps: times, and counts from each time on."""
+        times, counts = [self.now], [self.board.idle]
+        for end, j in sorted((self._expected_end(j), j) for _, j in self.running):
+            if end == times[-1]:
+                counts[-1] += self.size[j]
+            else:
+                times.append(end)
+                counts.append(counts[-1] + self.size[j])
+        return times, counts
+
+
+def _earliest(times: list[float], counts: list[int], size: int, estimate: float) -> float:
+    begin = 0
+    while begin < len(times):
+        until = times[begin] + estimate
+        k = begin
+        while k < len(times) and times[k] < until and counts[k] >= size:
             k += 1
-        if ok:
+        if k == len(times) or times[k] >= until:
             return times[begin]
         begin = k + 1
-    return times[points - 1]
+    return times[-1]
 
 
-@njit(cache=True)
-def _split(times: Any, counts: Any, points: int, at: float) -> int:
-    k = points
-    while k > 0 and times[k - 1] > at:
-        k -= 1
+def _split(times: list[float], counts: list[int], at: float) -> int:
+    k = bisect_right(times, at)
     if k > 0 and times[k - 1] == at:
-        return points
-    for i in range(points, k, -1):
-        times[i], counts[i] = times[i - 1], counts[i - 1]
-    times[k] = at
-    counts[k] = counts[k - 1]
-    return points + 1
+        return k - 1
+    times.insert(k, at)
+    counts.insert(k, counts[k - 1])
+    return k
 
 
-@njit(cache=True)
-def _reserve(times: Any, counts: Any, points: int, at: float, estimate: float, size: int) -> int:
-    if points + 2 > len(times):
-        return points
-    points = _split(times, counts, points, at)
-    points = _split(times, counts, points, at + estimate)
-    for k in range(points):
-        if at <= times[k] < at + estimate:
-            counts[k] -= size
-    return points
+def _reserve(times: list[float], counts: list[int], at: float, estimate: float, size: int) -> None:
+    first = _split(times, counts, at)
+    for k in range(first, _split(times, counts, at + estimate)):
+        counts[k] -= size

@@ -1,6 +1,6 @@
 """Policies side by side on the same events, one process a policy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import process_time
 from typing import Any
@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 
 from tidegrid.errors import InputError
+from tidegrid.estimators import Estimator
+from tidegrid.pipeline.champions import fit_all
+from tidegrid.pipeline.control import Memory, Settings, turn
+from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
+from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.replay.closedloop import Outcome, Rolling
 from tidegrid.pipeline.replay.measures import measure
-from tidegrid.pipeline.replay.oracles import (
-    Demand,
-    Durations,
-    ForecastDemand,
-    ForecastDurations,
-    MedianDurations,
-    PeakDemand,
-    PerfectDemand,
-    PerfectDurations,
-)
 from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
-from tidegrid.pipeline.replay.world import HOUR, World, at_far_end
+from tidegrid.pipeline.replay.truths import MedianDurations, PeakDemand, PerfectDemand, PerfectDurations
+from tidegrid.pipeline.worlds.simulated import MINUTE, Played, Simulated
+from tidegrid.pipeline.worlds.trace import HOUR, World, at_far_end
+
+REFIT_HOURS = 24.0
+"""How old a fit of durations may grow in a replay; between fits, estimators are updated with every job that ends."""
 
 AGE_WEIGHT = 1.0 / (7 * 24 * HOUR)
 """Slurm's age factor rises from 0 to 1 in seven days (``PriorityMaxAge``); here it weighs as much as the whole range of
@@ -35,7 +34,7 @@ class Result:
     """A policy's outcome and figures on one world, and the CPU seconds that it took."""
 
     policy: str
-    outcome: Outcome
+    outcome: Played
     figures: Mapping[str, Any]
     cpu_s: float = field(default=0.0, compare=False)
 
@@ -98,7 +97,7 @@ def replay(
     policies
         Names of :data:`POLICIES`.
     policy
-        The rolling allocator's knobs.
+        The rolling allocator's parameters.
     rounds
         Rounds of the fast planner's search at each plan.
     jobs
@@ -126,26 +125,74 @@ def run_one(world: World, name: str, policy: Policy | None = None, rounds: int =
     if isinstance(kind, _Queue):
         outcome = _queue(world, kind)
     else:
-        knobs = policy or Policy()
-        durations = _durations(world, kind.durations)
-        demand = _demand(world, kind.demand, knobs) if world.apps else None
-        outcome = Rolling(world, durations, demand, knobs, rounds).run()
+        settings = Settings(policy=policy or Policy(), rounds=rounds)
+        outcome = play(world, forecaster_of(world, kind.durations, kind.demand), settings)
     return Result(name, outcome, measure(world, outcome), process_time() - began)
 
 
-def _durations(world: World, what: str) -> Durations:
-    if what == "perfect":
-        return PerfectDurations(world)
-    return MedianDurations(world) if what == "medians" else ForecastDurations(world)
+def play(
+    world: World,
+    forecaster: Estimating,
+    how: Settings,
+    *,
+    every_event: bool = True,
+    each: Callable[[Simulated, Decision], None] | None = None,
+) -> Played:
+    """Run the loop on a simulated world until its end.
+
+    Parameters
+    ----------
+    world
+        What really happens.
+    forecaster
+        What the loop is told of it.
+    how
+        How it decides: what :func:`tidegrid.pipeline.control.tick` takes.
+    every_event
+        Whether it decides at each arrival and end that may let a job start, taken together within a minute, as well
+        as each hour; otherwise each hour alone.
+    each
+        Called with the world and each decision before it is applied.
+    """
+    played, memory, hour = Simulated(world), Memory(), -1
+    while True:
+        event = played.next_event(hour) if every_event else (hour + 1) * HOUR
+        if event >= world.end_s:
+            break
+        next_hour = (hour + 1) * HOUR
+        now = min(float(np.ceil(event / MINUTE)) * MINUTE, next_hour) if event < next_hour else event
+        new, over = played.advance(now)
+        whole = now >= next_hour
+        if whole:
+            hour = int(now // HOUR)
+        if whole or played.can_start(played.waiting if over else new):
+            memory.widths = played.widths
+            decision = turn(played.read(), forecaster, memory, how)
+            if each is not None:
+                each(played, decision)
+            played.apply(decision)
+    played.advance(world.end_s)
+    return played.played
 
 
-def _demand(world: World, what: str, policy: Policy) -> Demand:
-    if what == "perfect":
-        return PerfectDemand(world)
-    return PeakDemand(world) if what == "peak" else ForecastDemand(world, policy.demand_quantile)
+def forecaster_of(world: World, durations: str = "forecast", demand: str = "forecast") -> Estimating:
+    """Return what a loop is told of a world: forecasts, ``perfect`` knowledge, ``medians``, or the ``peak``."""
+    history = Simulated(world).read().history()
+    answers: dict[str, Estimator] = {}
+    names = [name for name, what in (("recurring", durations), ("realtime", demand)) if what == "forecast"]
+    if not world.apps:
+        names = [name for name in names if name != "realtime"]
+    if names:
+        answers = fit_all(history, names, timezone=world.timezone)
+    if durations != "forecast":
+        answers["recurring"] = PerfectDurations(world) if durations == "perfect" else MedianDurations()
+    if demand != "forecast" and world.apps:
+        answers["realtime"] = PerfectDemand(world) if demand == "perfect" else PeakDemand(world)
+    refit = REFIT_HOURS if durations == "forecast" else None
+    return Estimating(answers, history, refit_hours=refit, brief=True)
 
 
-def _queue(world: World, kind: _Queue) -> Outcome:
+def _queue(world: World, kind: _Queue) -> Played:
     peak = world.demand().max(axis=1) if world.apps else np.zeros(0, np.int64)
     estimate = estimates(world, kind.estimate)
     key = {
@@ -167,7 +214,7 @@ def _queue(world: World, kind: _Queue) -> Outcome:
     )
     held = np.repeat(peak[:, None].astype(float), world.hours, axis=1)
     cells = [(0.0, k, tuple(gpus)) for k, gpus in enumerate(at_far_end(world.gpus, peak.tolist()))]
-    return Outcome(start, held, np.zeros_like(held), first=first, cells=cells)
+    return Played(start, held, np.zeros_like(held), first=first, cells=cells)
 
 
 def estimates(world: World, what: str) -> np.ndarray:

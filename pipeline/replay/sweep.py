@@ -1,4 +1,4 @@
-"""Many replays as one call: worlds × policies × knobs, on processes of this machine or on a cluster."""
+"""Many replays as one call: worlds × policies × parameters, on processes of this machine or on a cluster."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import POLICIES, Result, run_one
-from tidegrid.pipeline.replay.world import World
+from tidegrid.pipeline.worlds.trace import World
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Task:
     policy
         One of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
     knobs
-        The rolling allocator's knobs; the defaults where None.
+        The rolling allocator's parameters; the defaults where None.
     options
         Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`, such as ``rounds``.
     """
@@ -51,7 +51,7 @@ def sweep(
     policies
         Names of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
     knobs
-        The rolling allocator's knobs.
+        The rolling allocator's parameters.
     jobs
         Processes, as in joblib; Dask and Ray use all workers that they have.
     backend

@@ -1,4 +1,4 @@
-"""The planner's knobs, chosen by replays: most value at a wanted share of unmet realtime."""
+"""The planner's parameters, chosen by replays: most value at a wanted share of unmet realtime."""
 
 import inspect
 import itertools
@@ -16,7 +16,7 @@ from tidegrid.files import read_json
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import Result, run_one
 from tidegrid.pipeline.replay.sweep import Task, run_tasks
-from tidegrid.pipeline.replay.world import World
+from tidegrid.pipeline.worlds.trace import World
 
 GRID: Mapping[str, Sequence[float]] = {
     "demand_quantile": (0.7, 0.8, 0.9, 0.95),
@@ -26,11 +26,11 @@ GRID: Mapping[str, Sequence[float]] = {
     "decay": (0.95, 0.98, 1.0),
     "rounds": (0, 5),
 }
-"""Values that are tried for each knob, in the order in which a search by coordinates takes the knobs."""
+"""Values that are tried for each parameter, in the order in which a search by coordinates takes the parameters."""
 
 UNMET_SHARE = 0.02
 PASSES = 2
-"""How often a search by coordinates goes through all knobs; it ends earlier where a pass changes nothing."""
+"""How often a search by coordinates goes through all parameters; it ends earlier where a pass changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Tuning:
     Attributes
     ----------
     table
-        One row a setting, in the order in which they were tried: the knobs that were searched, ``value_share`` (value
-        by its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
+        One row a setting, in the order in which they were tried: the parameters searched, ``value_share`` (value by
+        its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
         ``jct_mean_h``, ``jct_median_h``, ``wait_p95_h`` (means over worlds), ``plans``, and ``best``.
     best
-        The best setting's knobs by name.
+        The best setting's parameters by name.
     within
         Whether it keeps the wanted share of unmet realtime; where no setting does, the best is the one with the
         least unmet.
     policy
-        The knobs of :class:`~tidegrid.pipeline.policy.Policy` with the best values.
+        The parameters of :class:`~tidegrid.pipeline.policy.Policy` with the best values.
     options
         The other best values: arguments of :func:`~tidegrid.pipeline.replay.run.run_one`.
     """
@@ -75,28 +75,28 @@ def tune(
     backend: str | None = None,
     each: Callable[[dict[str, Any]], None] | None = None,
 ) -> Tuning:
-    """Search the planner's knobs over replays.
+    """Search the planner's parameters over replays.
 
     Settings are compared by the mean over worlds of value by its limit, among those whose unmet realtime is at most
     ``unmet_share`` of demand; ties go to the one that was tried first. Tune on one part of a trace and report on
-    another: knobs that are scored on what they were chosen on look better than they are.
+    another: parameters that are scored on what they were chosen on look better than they are.
 
     Parameters
     ----------
     worlds
         What the replays play: a world, or several by name.
     grid
-        Values to try for each knob: fields of :class:`~tidegrid.pipeline.policy.Policy` and arguments of
+        Values to try for each parameter: fields of :class:`~tidegrid.pipeline.policy.Policy` and arguments of
         :func:`~tidegrid.pipeline.replay.run.run_one`; :data:`GRID` where absent.
     unmet_share
         The wanted share of demanded realtime GPU-hours that may go unserved.
     base, options
-        Where the search starts: the planner's knobs, and the other arguments.
+        Where the search starts: the planner's parameters, and the other arguments.
     name
-        The policy whose knobs are searched.
+        The policy whose parameters are searched.
     search
-        ``"coordinates"``: knob by knob, each at the best of the others so far, ``passes`` times over. ``"grid"``:
-        every combination.
+        ``"coordinates"``: parameter by parameter, each at the best of the others so far, ``passes`` times over.
+        ``"grid"``: every combination.
     jobs, backend
         As for :func:`~tidegrid.pipeline.replay.sweep.sweep`.
     each
@@ -105,7 +105,7 @@ def tune(
     Raises
     ------
     InputError
-        A knob is unknown, a value is out of its range, or the search is.
+        A parameter is unknown, a value is out of its range, or the search is.
     """
     by_name = {"": worlds} if isinstance(worlds, World) else dict(worlds)
     tried = dict(GRID if grid is None else grid)
@@ -154,12 +154,12 @@ def tune(
 def with_knobs(
     setting: Mapping[str, float], base: Policy | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Policy, dict[str, Any]]:
-    """Return the planner's knobs, and the other arguments of a replay, with a setting's values.
+    """Return the planner's parameters, and the other arguments of a replay, with a setting's values.
 
     Raises
     ------
     InputError
-        A knob is unknown or out of its range.
+        A parameter is unknown or out of its range.
     """
     knobs, rest = {}, dict(options or {})
     for knob, value in setting.items():
@@ -169,7 +169,7 @@ def with_knobs(
             rest[knob] = _checked(knob, value)
         else:
             known = ", ".join((*Policy.model_fields, *_arguments()))
-            raise InputError(f"{knob!r} is not a knob", fix=f"use some of {known}")
+            raise InputError(f"{knob!r} is not a parameter", fix=f"use some of {known}")
     return Policy.of({**(base or Policy()).model_dump(), **knobs}), rest
 
 
@@ -183,7 +183,7 @@ def read_knobs(path: str | Path) -> tuple[Policy, dict[str, Any]]:
     """
     setting = read_json(path)
     if not isinstance(setting, dict):
-        raise InputError("is not a JSON object", file=path, fix='write knobs: {"demand_quantile": 0.8}')
+        raise InputError("is not a JSON object", file=path, fix='write parameters: {"demand_quantile": 0.8}')
     try:
         return with_knobs(setting)
     except InputError as error:
@@ -191,12 +191,12 @@ def read_knobs(path: str | Path) -> tuple[Policy, dict[str, Any]]:
 
 
 def check_grid(grid: Mapping[str, Sequence[float]]) -> None:
-    """Refuse knobs that do not exist, and values that they do not allow.
+    """Refuse parameters that do not exist, and values that they do not allow.
 
     Raises
     ------
     InputError
-        The knob is named.
+        The parameter is named.
     """
     for knob, values in grid.items():
         if not len(values):

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidegrid.errors import InputError
-from tidegrid.pipeline.rolling.records import Changes, Event, Hold, Hour, Outcome, Unmet, Watched
+from tidegrid.pipeline.records import Changes, Event, Hold, Hour, Outcome, Unmet, Watched
 from tidegrid.scheduler import StalePlanError
 
-SCHEMA = "1"
-"""The version of the tables below."""
+SCHEMA = "2"
+"""The version of the tables below; version 1 had no model in ``tidegrid_hours``."""
 
 KEPT_DAYS = 30
 """Days for which whole plans and the forecasts under them are kept; commits and outcomes are kept for ever."""
@@ -149,6 +149,12 @@ class StateStore:
                 db.execute(_INFO.insert().values(name="schema", value=SCHEMA))
                 db.execute(_INFO.insert().values(name="lock", value=""))
             found = db.execute(sa.select(_INFO.c.value).where(_INFO.c.name == "schema")).scalar()
+            if found == "1":
+                db.execute(
+                    sa.text(f"ALTER TABLE {_HOURS.name} ADD COLUMN model TEXT NOT NULL DEFAULT 'realtime'")
+                )
+                db.execute(_INFO.update().where(_INFO.c.name == "schema").values(value=SCHEMA))
+                found = SCHEMA
         if found != SCHEMA:
             raise InputError(
                 f"holds tables of version {found}, not {SCHEMA}", file=self.where, fix="name another store"

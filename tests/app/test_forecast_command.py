@@ -66,7 +66,7 @@ def cluster(tmp_path):
 
 
 def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, tmp_path, capsys):
-    """The curve of GPUs is the one that the pipeline plans with; an app without traffic is forecast from the others."""
+    """The curve of GPUs is the one that the pipeline plans with; an app without traffic keeps what it holds."""
     out = tmp_path / "f.csv"
     code, text, _ = call(capsys, "forecast", traffic, "--cluster", cluster, "-o", out)
     assert code == 0 and "new" in text and "GPUs needed at 0.9" in text and "planned under swap cap" in text
@@ -76,7 +76,7 @@ def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, 
     assert (a["gpus_needed"] % 2 == 0).all() and a["gpus_needed"].min() >= 6
     assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 1, 2, patience=PATIENCE)
     assert b["gpus_needed"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
-    assert frame.loc[frame["app"] == "new", "basis"].str.startswith("calibrated prior").all()
+    assert frame.loc[frame["app"] == "new", "basis"].eq("prior: what it holds").all()
 
 
 def test_a_cluster_and_capacity_options_together_are_refused(traffic, cluster, capsys):

@@ -7,7 +7,8 @@ import pytest
 
 from tidegrid.data.synth import synthesise
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.plan import Forecast, make_forecast
+from tidegrid.pipeline.decide import Decision, decide
+from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.train import fit_all
 
@@ -30,6 +31,6 @@ def fitted(sample: Site) -> dict[str, Estimator]:
 
 
 @pytest.fixture(scope="session")
-def forecast(sample: Site, fitted: dict[str, Estimator]) -> Forecast:
-    """The sample's forecast and problem."""
-    return make_forecast(sample.requests, sample.running, sample.cluster, fitted, sample.now)
+def decision(sample: Site, fitted: dict[str, Estimator]) -> Decision:
+    """What is decided on the sample."""
+    return decide(sample.state(), Estimating(fitted, sample.history))

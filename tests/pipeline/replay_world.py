@@ -5,7 +5,7 @@ import pandas as pd
 
 from tidegrid.data import History
 from tidegrid.pipeline.replay import World
-from tidegrid.pipeline.replay.world import HOUR, WARM_UP_HOURS, RealtimeApp
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, RealtimeApp
 
 START = pd.Timestamp("2026-03-02T00:00:00Z")
 

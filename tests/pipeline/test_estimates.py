@@ -7,8 +7,15 @@ import pytest
 from tidegrid.data import Cluster, Pool, block_size
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.estimates import LEVELS, block_sizes, estimate_jobs, explain_request, remaining
-from tidegrid.pipeline.plan import Forecast
+from tidegrid.pipeline.decide import Decision
+from tidegrid.pipeline.estimates import (
+    LEVELS,
+    block_sizes,
+    estimate,
+    estimate_jobs,
+    explain_request,
+    remaining,
+)
 from tidegrid.pipeline.site import Site
 
 
@@ -19,23 +26,23 @@ def test_blocks_are_the_powers_of_two_that_the_request_allows() -> None:
     assert block_sizes(5, 12) == [8, 16]
 
 
-def test_every_request_is_estimated_or_refused(sample: Site, forecast: Forecast) -> None:
-    estimates = forecast.estimates
+def test_every_request_is_estimated_or_refused(sample: Site, decision: Decision) -> None:
+    estimates = decision.forecast.estimates
     answered = set(estimates.shapes["job_id"]) | set(estimates.refused["job_id"])
     assert answered == set(sample.requests["job_id"])
 
 
-def test_estimates_are_positive_finite_and_never_cross(forecast: Forecast) -> None:
-    hours = forecast.estimates.hours.to_numpy()
+def test_estimates_are_positive_finite_and_never_cross(decision: Decision) -> None:
+    hours = decision.forecast.estimates.hours.to_numpy()
     assert np.isfinite(hours).all()
     assert (hours > 0).all()
     assert (np.diff(hours, axis=1) >= 0).all()
-    assert tuple(forecast.estimates.hours.columns) == LEVELS
+    assert tuple(decision.forecast.estimates.hours.columns) == LEVELS
 
 
-def test_each_kind_is_answered_by_its_own_estimator(sample: Site, forecast: Forecast) -> None:
+def test_each_kind_is_answered_by_its_own_estimator(sample: Site, decision: Decision) -> None:
     kinds = sample.requests.set_index("job_id")["kind"]
-    shapes = forecast.estimates.shapes
+    shapes = decision.forecast.estimates.shapes
     assert (shapes["estimator"].to_numpy() == shapes["job_id"].map(kinds).to_numpy()).all()
 
 
@@ -105,10 +112,10 @@ def test_a_count_that_is_no_power_of_two_holds_the_next_block(
 
 
 def test_an_empty_queue_gives_empty_estimates_of_the_same_schema(
-    sample: Site, fitted: dict[str, Estimator], forecast: Forecast
+    sample: Site, fitted: dict[str, Estimator], decision: Decision
 ) -> None:
     none = estimate_jobs(sample.requests.head(0), sample.cluster, fitted)
-    assert list(none.shapes.columns) == list(forecast.estimates.shapes.columns)
+    assert list(none.shapes.columns) == list(decision.forecast.estimates.shapes.columns)
     assert list(none.hours.columns) == list(LEVELS)
     assert none.refused.empty
 
@@ -129,7 +136,8 @@ def test_a_bad_feature_is_refused_by_row_and_name(sample: Site, fitted: dict[str
 def test_an_overrun_job_has_time_left(sample: Site, fitted: dict[str, Estimator]) -> None:
     """P13: a job that has run past every estimate is neither done nor due in the past."""
     late = sample.running.assign(start_time=sample.now - pd.Timedelta(days=30))
-    left = remaining(late, sample.cluster, fitted, sample.now).to_numpy()
+    whole = estimate(sample.requests.head(0), late, sample.cluster, fitted)[1]
+    left = remaining(whole, np.full(len(late), 30 * 24.0))
     assert np.isfinite(left).all()
     assert (left > 0).all()
     assert (np.diff(left, axis=1) >= 0).all()

@@ -1,4 +1,4 @@
-"""The page on the policy names every knob, with its default."""
+"""The page on the policy names every parameter, with its default."""
 
 import json
 from pathlib import Path

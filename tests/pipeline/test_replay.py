@@ -8,16 +8,10 @@ import pytest
 
 from tidegrid.data import History
 from tidegrid.errors import InputError
-from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.control import Settings
 from tidegrid.pipeline.replay import POLICIES, World, replay
-from tidegrid.pipeline.replay.closedloop import Rolling
-from tidegrid.pipeline.replay.oracles import (
-    ForecastDemand,
-    ForecastDurations,
-    PerfectDurations,
-    remaining_hours,
-)
-from tidegrid.pipeline.replay.world import HOUR, WARM_UP_HOURS, RealtimeApp
+from tidegrid.pipeline.replay.run import forecaster_of, play
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Outage, RealtimeApp
 
 
 def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> World:
@@ -58,12 +52,11 @@ def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: 
 
 def test_no_gpu_serves_two_jobs_and_blocks_are_legal() -> None:
     made = world()
-    loop = Rolling(made, ForecastDurations(made), ForecastDemand(made, 0.9), Policy())
-    out = loop.run()
+    out = play(made, forecaster_of(made), Settings(rounds=0))
     began = np.isfinite(out.start)
     assert began.any()
     assert (out.start[began] >= made.submit_s[began]).all()
-    first, size = loop.first[began], made.block[began]
+    first, size = out.first[began], made.block[began]
     assert (first // 8 == (first + size - 1) // 8)[size <= 8].all()
     assert (first + size <= made.gpus).all()
     starts, ends = out.start[began], out.start[began] + made.duration_s[began]
@@ -130,7 +123,7 @@ def test_perfect_knowledge_foretells_every_end() -> None:
 def test_an_idle_cluster_starts_every_job_within_its_minute() -> None:
     """Steps are the plan's resolution, not the clock at which work may start."""
     made = world(jobs=12, gpus=64, apps=0)
-    out = Rolling(made, PerfectDurations(made), None, Policy()).run()
+    out = play(made, forecaster_of(made, "perfect"), Settings(rounds=0))
     assert (out.start - made.submit_s <= 60).all()
 
 
@@ -148,30 +141,15 @@ def test_an_unknown_policy_is_named() -> None:
     assert "easy_limits" in POLICIES
 
 
-def test_a_job_far_past_its_estimate_has_time_left() -> None:
-    levels = np.array([0.1, 0.5, 0.9])
-    left = remaining_hours(np.array([[0.1, 0.2, 0.3]]), levels, np.array([5000.0]), 0.5)
-    assert np.isfinite(left).all()
-    assert 0 < left[0] < 1e6
+def test_a_gpu_that_fails_fails_its_job_and_nothing_is_put_on_it_until_it_works() -> None:
+    made = changed(world(jobs=40, apps=0), outages=(Outage(3, 4.5 * HOUR, 12 * HOUR),))
+    out = play(made, forecaster_of(made), Settings(rounds=0))
+    there = (out.first >= 0) & (out.first <= 3) & (out.first + made.block > 3)
+    assert (there & (out.start < 4.5 * HOUR)).any()
+    assert not (there & (out.start >= 4.5 * HOUR) & (out.start < 12 * HOUR)).any()
+    assert (there & (out.start >= 12 * HOUR)).any()
 
 
-def test_demand_past_the_known_hours_is_asked_of_the_forecaster_only() -> None:
-    made = world()
-    told = ForecastDemand(made, 0.9)
-    first = told.gpus(0)
-    assert first.shape == (1, 48)
-    assert (first >= 0).all()
-    assert told.gpus(5).shape == (1, 48)
-
-
-def test_an_end_outside_its_band_widens_the_next_band_of_who_waits_and_one_inside_narrows_it() -> None:
-    made = world()
-    loop = Rolling(made, ForecastDurations(made), ForecastDemand(made, 0.9), Policy())
-    loop.outcome.eta_submit[:2] = (10.0, 20.0, 30.0)
-    loop.waited = {0, 1}
-    loop._learn_width([0], 40.0)
-    assert loop.width > 1
-    after_a_miss = loop.width
-    loop._learn_width([1, 2], 20.0)
-    assert loop.width < after_a_miss
-    assert not loop.waited
+def test_a_site_that_plans_with_perfect_knowledge_leaves_no_demand_unmet_that_its_cap_can_follow() -> None:
+    figures = replay(world(gpus=32), ["rolling_perfect_demand"])[0].figures
+    assert figures["unmet"] == 0

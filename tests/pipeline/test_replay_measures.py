@@ -8,7 +8,6 @@ from replay_world import busy, of_jobs
 from scipy.optimize import linprog
 
 from tidegrid.pipeline.replay import World, replay
-from tidegrid.pipeline.replay.closedloop import Outcome
 from tidegrid.pipeline.replay.measures import (
     by_size,
     by_user,
@@ -20,14 +19,15 @@ from tidegrid.pipeline.replay.measures import (
     timeline,
     value_limit,
 )
-from tidegrid.pipeline.replay.world import HOUR
+from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import HOUR
 
 
-def outcome(world: World, start_h: list[float], held: list[list[float]] | None = None) -> Outcome:
+def outcome(world: World, start_h: list[float], held: list[list[float]] | None = None) -> Played:
     """What a policy did, from start hours (infinity: never) and GPUs held by each app in each hour."""
     need = world.demand().astype(float)
     kept = np.array(held, float) if held else need
-    return Outcome(np.array(start_h) * HOUR, kept, np.maximum(need - kept, 0.0))
+    return Played(np.array(start_h) * HOUR, kept, np.maximum(need - kept, 0.0))
 
 
 def test_figures_of_a_replay_that_can_be_worked_out_by_hand() -> None:

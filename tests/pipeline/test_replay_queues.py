@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, find_block, simulate
+from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, Board, simulate
 
 MODES = {"strict": STRICT, "easy": EASY, "conservative": CONSERVATIVE}
 
@@ -43,13 +43,14 @@ def test_a_job_wider_than_the_pool_never_starts_and_stops_nobody() -> None:
 
 
 def test_a_block_is_taken_from_the_fullest_node_that_holds_it() -> None:
-    busy = np.zeros(24, np.bool_)
-    busy[8:12] = True
-    assert find_block(busy, 2, 8) == 12
-    assert find_block(busy, 8, 8) == 0
-    assert find_block(busy, 16, 8) == -1
-    busy[8:12] = False
-    assert find_block(busy, 16, 8) == 0
+    board = Board(24, 8)
+    board.set(8, 4, True)
+    assert board.find(2) == 12
+    assert board.find(8) == 0
+    assert board.find(16) == -1
+    assert board.find(8, 0, 4) == 16
+    board.set(8, 4, False)
+    assert board.find(16) == 0
 
 
 @st.composite

@@ -13,7 +13,7 @@ from replay_world import busy, of_jobs
 from tidegrid.app.replay_grid import FREE, owners
 from tidegrid.app.replay_report import write_replay_report
 from tidegrid.pipeline.replay import Result, World, replay, world_from_traces
-from tidegrid.pipeline.replay.world import HOUR
+from tidegrid.pipeline.worlds.trace import HOUR
 
 POLICIES = ["fifo", "easy_priority", "rolling", "rolling_perfect", "rolling_medians"]
 

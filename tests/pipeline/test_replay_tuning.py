@@ -1,4 +1,4 @@
-"""The search over the planner's knobs."""
+"""The search over the planner's parameters."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_a_file_of_knobs_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
     assert policy == Policy(decay=0.9, shortness=0.4) and options == {"rounds": 2}
     for text, said in (
         ("[]", "is not a JSON object"),
-        ('{"magic": 1}', "'magic' is not a knob"),
+        ('{"magic": 1}', "'magic' is not a parameter"),
         ('{"decay": 2}', "decay: 2 should be less than or equal to 1"),
         ('{"shortness": "much"}', "shortness: 'much'"),
     ):

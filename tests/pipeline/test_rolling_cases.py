@@ -10,8 +10,9 @@ import pytest
 from rolling_site import HOUR, START, Curve, Told, World
 
 from tidegrid.estimators.realtime import RealtimeEstimator
+from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.rolling import Settings, StateStore, accuracy, tick
+from tidegrid.pipeline.rolling import StateStore, accuracy
 
 
 def step(world: World, state: StateStore, policy: Policy, **answers: Any) -> dict[str, Any]:

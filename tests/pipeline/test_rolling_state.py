@@ -13,10 +13,11 @@ from sqlalchemy.schema import CreateTable
 
 from tidegrid.data import read_requests
 from tidegrid.errors import InputError
+from tidegrid.pipeline.control import Settings, tick
+from tidegrid.pipeline.control import tick as run_tick
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.rolling import Commit, Settings, StateStore, store, tick
-from tidegrid.pipeline.rolling import tick as run_tick
-from tidegrid.pipeline.rolling.records import Changes
+from tidegrid.pipeline.records import Changes
+from tidegrid.pipeline.rolling import Commit, StateStore, store
 from tidegrid.scheduler import StalePlanError
 
 SMALL = Settings(policy=Policy(horizon_hours=8, lookahead_hours=8))

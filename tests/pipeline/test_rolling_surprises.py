@@ -10,10 +10,11 @@ from rolling_site import HOUR, START, Curve, Told, World
 from tidegrid.data import Cluster, Pool
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
+from tidegrid.pipeline.control import Settings, tick
+from tidegrid.pipeline.hours import record_of
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.rolling import Settings, StateStore, accuracy, tick
-from tidegrid.pipeline.rolling.realtime import record_of
-from tidegrid.pipeline.rolling.records import Hour
+from tidegrid.pipeline.records import Hour
+from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.scheduler import Plan, Problem, check
 
 POLICY = Policy(horizon_hours=12, lookahead_hours=12)

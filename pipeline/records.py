@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
+
 WAITING, RUNNING, LOST, MISSING = "waiting", "running", "lost", "missing"
+
+
+def iso(instant: pd.Timestamp) -> str:
+    """Return an instant in UTC as ISO 8601."""
+    return pd.Timestamp(instant).tz_convert("UTC").isoformat()
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Hour:
-    """An hour of a series: what was forecast an hour before it, units, and what came (None: not known yet)."""
+    """An hour of a series: what a model forecast an hour before it, units, and what came (None: not known yet)."""
 
     series: str
     hour: str
@@ -82,6 +89,7 @@ class Hour:
     mid: float
     high: float
     actual: float | None = None
+    model: str = "realtime"
 
 
 @dataclass(frozen=True)

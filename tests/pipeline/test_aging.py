@@ -1,10 +1,10 @@
-"""Who goes first from plan to plan."""
+"""How a priority changes from plan to plan."""
 
 import numpy as np
 import pytest
 
+from tidegrid.pipeline.aging import raised
 from tidegrid.pipeline.policy import MOST_AGING, Policy
-from tidegrid.pipeline.precedence import raised
 
 PRIORITY, DAYS, HOURS = np.array([4.0, 4.0, 5.0]), np.array([400.0, 2.0, 0.0]), np.array([9.0, 1.0, 0.0])
 

@@ -55,6 +55,15 @@ class RealtimeApp:
 
 
 @dataclass(frozen=True)
+class Outage:
+    """A GPU that does not work from one second of a replay until another; the job on it fails."""
+
+    gpu: int
+    from_s: float
+    until_s: float
+
+
+@dataclass(frozen=True)
 class World:
     """A trace to replay on one pool.
 
@@ -80,6 +89,10 @@ class World:
         Where the replay ends.
     left_out
         Jobs of the trace that still run or do not fit the pool.
+    timezone
+        The IANA zone of the local week.
+    outages
+        GPUs that fail.
     """
 
     start: pd.Timestamp
@@ -94,6 +107,8 @@ class World:
     apps: tuple[RealtimeApp, ...]
     end_s: float
     left_out: int = 0
+    timezone: str = "UTC"
+    outages: tuple[Outage, ...] = ()
 
     @property
     def hours(self) -> int:
@@ -170,7 +185,7 @@ def world_from_traces(
     days
         Replay only so many days of the trace.
     skip_days
-        Leave out the first days of the trace, and of the traffic: knobs are tuned on one part and scored on another.
+        Leave out the first days of the trace and of the traffic, to tune on one part and score on another.
     timezone
         The zone of times in the traces that carry none.
     seed
@@ -217,6 +232,7 @@ def world_from_traces(
         ),
         end_s=end,
         left_out=left_out,
+        timezone=timezone,
     )
 
 

@@ -1,4 +1,4 @@
-"""Who goes first from plan to plan: what waiting and shortness do to a priority."""
+"""How a priority changes from plan to plan: what waiting and shortness do to a priority."""
 
 import numpy as np
 

@@ -1,15 +1,14 @@
-"""Realtime in the rolling horizon: how forecasts fared hour by hour, and what the apps' GPUs left unmet."""
+"""Recorded hours of traffic: how forecasts fared hour by hour, and what the apps' GPUs left unmet."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pandas as pd
 
 from tidegrid.data import Cluster
 from tidegrid.pipeline.demand import capacity_of
-from tidegrid.pipeline.rolling.learn import iso
-from tidegrid.pipeline.rolling.records import Event, Hold, Hour, Unmet
-from tidegrid.pipeline.site import Site
+from tidegrid.pipeline.records import Event, Hold, Hour, Unmet, iso
 
 HOUR = pd.Timedelta(hours=1)
 
@@ -19,9 +18,9 @@ FEWEST_HOURS = 24
 BAND = (0.1, 0.5, 0.9)
 
 
-def arrived(hours: Sequence[Hour], site: Site) -> tuple[list[Hour], list[Event]]:
+def arrived(hours: Sequence[Hour], traffic: pd.DataFrame) -> tuple[list[Hour], list[Event]]:
     """Return the recorded hours whose traffic has become known, and an event for each that left its 80 % band."""
-    traffic = site.history.traffic.dropna(subset=["value"])
+    traffic = traffic.dropna(subset=["value"])
     keys = zip(traffic["series_id"].astype(str), traffic["timestamp"], strict=True)
     actual = dict(zip(((name, iso(hour)) for name, hour in keys), traffic["value"], strict=True))
     known, events = [], []
@@ -29,7 +28,7 @@ def arrived(hours: Sequence[Hour], site: Site) -> tuple[list[Hour], list[Event]]
         value = actual.get((one.series, one.hour)) if one.actual is None else None
         if value is None:
             continue
-        known.append(Hour(one.series, one.hour, one.low, one.mid, one.high, float(value)))
+        known.append(replace(one, actual=float(value)))
         if not one.low <= value <= one.high:
             side = "above" if value > one.high else "below"
             text = (
@@ -40,9 +39,12 @@ def arrived(hours: Sequence[Hour], site: Site) -> tuple[list[Hour], list[Event]]
     return known, events
 
 
-def record_of(hours: Sequence[Hour]) -> pd.DataFrame:
-    """Return past forecasts and what came as :mod:`tidegrid.estimators.realtime.monitor` reads them."""
-    done = [one for one in hours if one.actual is not None]
+def record_of(hours: Sequence[Hour], model: str = "realtime") -> pd.DataFrame:
+    """Return a model's past forecasts and what came as :mod:`tidegrid.estimators.realtime.monitor` reads them.
+
+    What another model missed says nothing about this one's band.
+    """
+    done = [one for one in hours if one.actual is not None and one.model == model]
     count = pd.Series([one.series for one in done], dtype=object).value_counts()
     done = [one for one in done if count[one.series] >= FEWEST_HOURS]
     frame = pd.DataFrame(
@@ -57,15 +59,21 @@ def record_of(hours: Sequence[Hour]) -> pd.DataFrame:
     return frame
 
 
-def next_hours(traffic: pd.DataFrame, now: pd.Timestamp, recorded: Sequence[Hour]) -> list[Hour]:
-    """Return the forecast of the first whole hour from ``now`` on, for series that have none recorded for it."""
+def next_hours(
+    traffic: pd.DataFrame, now: pd.Timestamp, recorded: Sequence[Hour], models: Mapping[str, str]
+) -> list[Hour]:
+    """Return the forecast of the first whole hour from ``now`` on, for series that have none recorded for it.
+
+    ``models`` says which model answers for each series.
+    """
     have = {(one.series, one.hour) for one in recorded}
     first = traffic[(traffic["ds"] == now.ceil("h")).to_numpy()]
     out = []
     for row in first.to_dict("records"):
         key = (str(row["unique_id"]), iso(row["ds"]))
         if key not in have:
-            out.append(Hour(*key, *(float(row[level]) for level in BAND)))
+            low, mid, high = (float(row[level]) for level in BAND)
+            out.append(Hour(*key, low, mid, high, model=models[key[0]]))
     return out
 
 

@@ -1,13 +1,13 @@
-"""What happened since the last tick: who arrived, started, ended, failed, was lost or overran."""
+"""What happened since the last decision: who arrived, started, ended, failed, was lost or overran."""
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import on_down_gpus
-from tidegrid.pipeline.rolling.records import LOST, MISSING, RUNNING, WAITING, Event, Outcome, Watched
-from tidegrid.pipeline.site import Site
+from tidegrid.data import History
+from tidegrid.pipeline.records import LOST, MISSING, RUNNING, WAITING, Event, Outcome, Watched, iso
+from tidegrid.pipeline.state import State
 
 FORGOTTEN = pd.Timedelta(days=14)
 """How long the end of a job that left the site's files is waited for."""
@@ -18,13 +18,10 @@ BURST_JOBS, BURST_FACTOR = 10, 3.0
 SLACK = 1e-3
 """A part of the expected duration by which an end may be early or late before it counts as a surprise."""
 
-LATE = pd.Timedelta(hours=2)
-"""Traffic whose last known hour ended longer ago is late."""
-
 
 @dataclass
-class Learnt:
-    """What a tick finds.
+class Found:
+    """What a loop finds when it reads the world.
 
     Attributes
     ----------
@@ -34,65 +31,77 @@ class Learnt:
         Attempts that ended.
     events
         What surprised.
-    running : DataFrame
-        The site's running jobs without those that are lost.
-    requests : DataFrame
-        The site's queue without jobs that run.
     """
 
     watched: dict[str, Watched]
-    running: pd.DataFrame
-    requests: pd.DataFrame
     outcomes: list[Outcome] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
+    @property
+    def first_seen(self) -> dict[str, pd.Timestamp]:
+        """Since when each job waits."""
+        return {job: pd.Timestamp(entry.first_seen) for job, entry in self.watched.items()}
 
-def learn(before: dict[str, Watched], site: Site, since: pd.Timestamp | None) -> Learnt:
-    """Compare the site's files with what was known at the last tick.
+
+def reconcile(
+    before: dict[str, Watched], state: State, history: History, since: pd.Timestamp | None
+) -> Found:
+    """Compare the state with what was known at the last decision.
 
     Parameters
     ----------
     before
-        The jobs under watch at the last tick.
-    site
-        The site as it is now.
+        The jobs under watch then.
+    state
+        What is.
+    history
+        What has happened.
     since
-        The instant of the last tick; None before the first.
+        The instant of the last decision; None before the first.
     """
-    gone = on_down_gpus(site.cluster, site.running)
-    lost = site.running[gone]
-    busy = site.running[~gone].reset_index(drop=True)
-    taken = set(busy["job_id"].astype(str))
-    twice = site.requests["job_id"].astype(str).isin(list(taken)).to_numpy()
-    found = Learnt({}, busy, site.requests[~twice].reset_index(drop=True))
-    for job in site.requests["job_id"][twice].astype(str):
-        found.events.append(Event("in two files", job, f"{job} is in requests and in running; it runs"))
-    ended = _ends(before, site)
+    found = Found({})
+    for job in state.twice:
+        found.events.append(twice_listed(job))
+    ended = _ends(before, state, history)
     for job in sorted(before):
         if job in ended:
             _close(before[job], ended[job], found)
     open_before = {job: entry for job, entry in before.items() if job not in ended}
-    _see_lost(lost, open_before, site, found)
-    _see_running(open_before, site, found)
-    _see_waiting(open_before, site, found)
-    _see_missing(open_before, site, found)
-    _see_burst(before, site, since, found)
-    _see_late_history(site, found)
+    _see_lost(open_before, state, found)
+    _see_running(open_before, state, found)
+    _see_waiting(open_before, state, found)
+    _see_missing(open_before, state, found)
+    _see_burst(before, state, history, since, found)
     return found
 
 
-def iso(instant: pd.Timestamp) -> str:
-    """Return an instant in UTC as ISO 8601."""
-    return pd.Timestamp(instant).tz_convert("UTC").isoformat()
+def twice_listed(job: str) -> Event:
+    """Return the event of a job that the sources name as waiting and as running."""
+    return Event("in two files", job, f"{job} is in requests and in running; it runs")
 
 
-def _ends(before: dict[str, Watched], site: Site) -> dict[str, dict[str, object]]:
+def lost_jobs(state: State) -> list[Event]:
+    """Return an event for each job that holds a GPU that is down."""
+    out = []
+    for row in state.lost.to_dict("records"):
+        hours = max(0.0, (state.now - row["start_time"]) / pd.Timedelta(hours=1))
+        block = f"{row['pool']} {row['first_gpu']}–{int(row['first_gpu']) + int(row['gpus']) - 1}"
+        work = f"{_h(hours)} of work on {row['gpus']} GPUs"
+        text = f"{row['job_id']} is lost: a GPU of its block ({block}) is down; {work}"
+        out.append(Event("lost", str(row["job_id"]), text))
+    return out
+
+
+def _ends(before: dict[str, Watched], state: State, history: History) -> dict[str, dict[str, object]]:
     """Return the record in job history of each watched job that has ended: its latest end since it was first seen."""
-    jobs = site.history.jobs
+    jobs = history.jobs
     jobs = jobs[
         (jobs["status"] != "running").to_numpy() & jobs["job_id"].astype(str).isin(list(before)).to_numpy()
     ]
-    still = set(site.running["job_id"].astype(str)) | set(site.requests["job_id"].astype(str))
+    runs = set(state.running["job_id"].astype(str))
+    if len(state.lost):
+        runs |= set(state.lost["job_id"].astype(str))
+    still = runs | set(state.requests["job_id"].astype(str))
     out: dict[str, dict[str, object]] = {}
     for row in jobs.to_dict("records"):
         job = str(row["job_id"])
@@ -100,16 +109,12 @@ def _ends(before: dict[str, Watched], site: Site) -> dict[str, dict[str, object]
         end = row["known_at"] if pd.isna(row["end_time"]) else row["end_time"]
         since = pd.Timestamp(entry.started or entry.first_seen)
         # an id may be used again: only an end after this attempt began is this attempt's
-        if end >= since and (job not in still or (entry.state == RUNNING and _left(job, site))):
+        if end >= since and (job not in still or (entry.state == RUNNING and job not in runs)):
             out[job] = {str(name): value for name, value in row.items()} | {"end_time": end}
     return out
 
 
-def _left(job: str, site: Site) -> bool:
-    return not (site.running["job_id"].astype(str) == job).any()
-
-
-def _close(entry: Watched, row: dict[str, object], found: Learnt) -> None:
+def _close(entry: Watched, row: dict[str, object], found: Found) -> None:
     if entry.state == LOST:
         return  # that was its outcome already
     status, end = str(row["status"]), pd.Timestamp(row["end_time"])  # type: ignore[arg-type]
@@ -136,22 +141,20 @@ def _outcome(entry: Watched, ended: str, status: str, started: str | None, hours
     )  # fmt: skip
 
 
-def _see_lost(lost: pd.DataFrame, before: dict[str, Watched], site: Site, found: Learnt) -> None:
-    for row in lost.to_dict("records"):
+def _see_lost(before: dict[str, Watched], state: State, found: Found) -> None:
+    for row, event in zip(state.lost.to_dict("records"), lost_jobs(state), strict=True):
         job = str(row["job_id"])
         entry = before.get(job) or _new(row, RUNNING, iso(row["start_time"]))
         if entry.state != LOST:
             entry = replace(entry, started=entry.started or iso(row["start_time"]))
-            hours = max(0.0, (site.now - row["start_time"]) / pd.Timedelta(hours=1))
-            found.outcomes.append(_outcome(entry, iso(site.now), "lost", entry.started, hours))
-            block = f"{row['pool']} {row['first_gpu']}–{int(row['first_gpu']) + int(row['gpus']) - 1}"
-            text = f"{job} is lost: a GPU of its block ({block}) is down; {_h(hours)} of work on {row['gpus']} GPUs"
-            found.events.append(Event("lost", job, text))
+            hours = max(0.0, (state.now - row["start_time"]) / pd.Timedelta(hours=1))
+            found.outcomes.append(_outcome(entry, iso(state.now), "lost", entry.started, hours))
+            found.events.append(event)
         found.watched[job] = replace(entry, state=LOST)
 
 
-def _see_running(before: dict[str, Watched], site: Site, found: Learnt) -> None:
-    for row in found.running.to_dict("records"):
+def _see_running(before: dict[str, Watched], state: State, found: Found) -> None:
+    for row in state.running.to_dict("records"):
         job, start = str(row["job_id"]), iso(row["start_time"])
         entry = before.get(job)
         if entry is None:
@@ -160,7 +163,7 @@ def _see_running(before: dict[str, Watched], site: Site, found: Learnt) -> None:
         if entry.started is not None and entry.started != start:
             entry = replace(entry, overran=False)
         entry = replace(entry, state=RUNNING, started=start, gpus=int(row["gpus"]))
-        elapsed = (site.now - pd.Timestamp(start)) / pd.Timedelta(hours=1)
+        elapsed = (state.now - pd.Timestamp(start)) / pd.Timedelta(hours=1)
         if not entry.overran and entry.est_high is not None and elapsed > entry.est_high * (1 + SLACK):
             entry = replace(entry, overran=True)
             text = f"{job} has run {_h(elapsed)}; nine in ten such jobs end within {_h(entry.est_high)}"
@@ -168,12 +171,12 @@ def _see_running(before: dict[str, Watched], site: Site, found: Learnt) -> None:
         found.watched[job] = entry
 
 
-def _see_waiting(before: dict[str, Watched], site: Site, found: Learnt) -> None:
-    for row in found.requests.to_dict("records"):
+def _see_waiting(before: dict[str, Watched], state: State, found: Found) -> None:
+    for row in state.requests.to_dict("records"):
         job = str(row["job_id"])
         entry = before.get(job)
         if entry is None:
-            entry = _new(row, WAITING, iso(min(row["submit_time"], site.now)))
+            entry = _new(row, WAITING, iso(min(row["submit_time"], state.now)))
         elif entry.state == RUNNING:
             text = f"{job} ran and waits again; its waiting counts from {entry.first_seen}"
             found.events.append(Event("requeued", job, text))
@@ -187,7 +190,7 @@ def _see_waiting(before: dict[str, Watched], site: Site, found: Learnt) -> None:
         found.watched[job] = entry
 
 
-def _see_missing(before: dict[str, Watched], site: Site, found: Learnt) -> None:
+def _see_missing(before: dict[str, Watched], state: State, found: Found) -> None:
     for job in sorted(set(before) - set(found.watched)):
         entry = before[job]
         if entry.state == LOST:
@@ -199,39 +202,23 @@ def _see_missing(before: dict[str, Watched], site: Site, found: Learnt) -> None:
             text = f"{job} has left the queue and does not run, and job history has no record of its end yet"
             found.events.append(Event("missing", job, text))
         last = entry.end_high or entry.started or entry.first_seen
-        if site.now - pd.Timestamp(last) < FORGOTTEN:
+        if state.now - pd.Timestamp(last) < FORGOTTEN:
             found.watched[job] = replace(entry, state=MISSING)
 
 
-def _see_burst(before: dict[str, Watched], site: Site, since: pd.Timestamp | None, found: Learnt) -> None:
-    if since is None or since >= site.now:
+def _see_burst(
+    before: dict[str, Watched], state: State, history: History, since: pd.Timestamp | None, found: Found
+) -> None:
+    if since is None or since >= state.now:
         return
     new = [job for job, entry in found.watched.items() if entry.state == WAITING and job not in before]
-    jobs = site.history.jobs
+    jobs = history.jobs
     week = pd.Timedelta(days=7)
     recent = int(((jobs["submit_time"] > since - week) & (jobs["submit_time"] <= since)).sum())
-    expected = recent * ((site.now - since) / week)
+    expected = recent * ((state.now - since) / week)
     if len(new) >= BURST_JOBS and len(new) > BURST_FACTOR * max(expected, 1.0):
         text = f"{len(new)} jobs arrived since {iso(since)}; the last week's rate lets expect {expected:.1f}"
         found.events.append(Event("burst", "queue", text))
-
-
-def _see_late_history(site: Site, found: Learnt) -> None:
-    traffic = site.history.traffic
-    known = traffic[traffic["value"].notna()].groupby("series_id")["timestamp"].max()
-    for app in site.cluster.apps:
-        last = known.get(app.series)
-        if last is None:
-            found.events.append(Event("no history", app.series, f"{app.series} has no traffic at all"))
-        elif site.now - (last + pd.Timedelta(hours=1)) > LATE:
-            text = (
-                f"the traffic of {app.series} ends at {iso(last + pd.Timedelta(hours=1))}; its band is wider"
-            )
-            found.events.append(Event("late history", app.series, text))
-    if not len(site.history):
-        found.events.append(
-            Event("no history", "jobs", "there is no job history; priors answer for durations")
-        )
 
 
 def _new(row: dict[object, object], state: str, first_seen: str) -> Watched:

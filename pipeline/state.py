@@ -1,0 +1,106 @@
+"""The state of a cluster at an instant: all that a decision may look at beside the forecast."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.data import App, Cluster, on_down_gpus
+
+
+@dataclass(frozen=True)
+class State:
+    """What a decision starts from.
+
+    Made by :meth:`of`, which settles what the sources contradict each other in; nothing later asks again.
+
+    Attributes
+    ----------
+    now
+        The start of step 0, in UTC.
+    cluster
+        Pools with the GPUs that are down, and apps with the GPUs that they hold.
+    requests, running : DataFrame
+        The queue and what runs, in the documented schema, each on a fresh index; a job is in one of them at most,
+        and no running job holds a GPU that is down.
+    first_seen
+        Since when a waiting job waits, by id; its submit time where absent.
+    swaps_left
+        GPUs that an app may still exchange in the step that ``now`` lies in, by id; its cap where absent.
+    known_until
+        The latest instant that the sources tell anything of; None where that is unknown.
+    lost : DataFrame
+        Running jobs that hold a GPU that is down.
+    twice
+        Jobs that the sources name both as waiting and as running; they run.
+    """
+
+    now: pd.Timestamp
+    cluster: Cluster
+    requests: pd.DataFrame
+    running: pd.DataFrame
+    first_seen: Mapping[str, pd.Timestamp] = field(default_factory=dict)
+    swaps_left: Mapping[str, int] = field(default_factory=dict)
+    known_until: pd.Timestamp | None = None
+    lost: pd.DataFrame = field(default_factory=pd.DataFrame)
+    twice: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        requests: pd.DataFrame,
+        running: pd.DataFrame,
+        now: pd.Timestamp,
+        *,
+        first_seen: Mapping[str, pd.Timestamp] | None = None,
+        swaps_left: Mapping[str, int] | None = None,
+        known_until: pd.Timestamp | None = None,
+    ) -> "State":
+        """Return the state that these sources tell of; a job on a GPU that is down is lost, one listed twice runs."""
+        gone = (
+            on_down_gpus(cluster, running)
+            if any(pool.down for pool in cluster.pools)
+            else np.zeros(len(running), dtype=bool)
+        )
+        named = requests["job_id"].isin(running["job_id"]).to_numpy() if len(requests) else np.zeros(0, bool)
+        return cls(
+            now,
+            cluster,
+            requests[~named].reset_index(drop=True) if named.any() else requests.reset_index(drop=True),
+            running[~gone].reset_index(drop=True) if gone.any() else running.reset_index(drop=True),
+            first_seen or {},
+            swaps_left or {},
+            known_until,
+            running[gone].reset_index(drop=True),
+            tuple(requests["job_id"][named].astype(str)),
+        )
+
+    def holds(self, app: App) -> tuple[int, ...]:
+        """Return the working GPUs that an app holds."""
+        down = set(self.cluster.pool(app.pool).down)
+        return tuple(gpu for gpu in app.held if gpu not in down)
+
+    def may_swap(self, app: App) -> int | None:
+        """Return how many GPUs an app may exchange now; None for no cap."""
+        return None if app.swap_cap is None else max(0, self.swaps_left.get(app.id, app.swap_cap))
+
+    def elapsed_h(self) -> np.ndarray:
+        """Return how long each running job has run, in hours, 0 or more; shape (running,)."""
+        started = pd.to_datetime(self.running["start_time"], utc=True)
+        return np.maximum(((self.now - started) / pd.Timedelta(hours=1)).to_numpy(dtype=float), 0.0)
+
+    def waited_days(self) -> np.ndarray:
+        """Return how long each request has waited, in days, 0 or more; shape (requests,)."""
+        since = pd.to_datetime(self.requests["submit_time"], utc=True)
+        if self.first_seen:
+            seen = self.requests["job_id"].astype(str).map(self.first_seen)
+            since = pd.to_datetime(seen, utc=True).fillna(since)
+        return np.maximum(((self.now - since) / pd.Timedelta(days=1)).to_numpy(dtype=float), 0.0)
+
+    def age(self) -> pd.Timedelta:
+        """Return how old the latest thing is that the sources tell of."""
+        return (
+            pd.Timedelta(0) if self.known_until is None else max(self.now - self.known_until, pd.Timedelta(0))
+        )

@@ -1,0 +1,76 @@
+"""A site's folder as a world."""
+
+import hashlib
+from pathlib import Path
+
+import pandas as pd
+
+from tidegrid.data import History
+from tidegrid.errors import InputError
+from tidegrid.files import write_text
+from tidegrid.pipeline.site import FILES, Site
+from tidegrid.pipeline.worlds import Reading
+
+HOUR = pd.Timedelta(hours=1)
+
+
+class Files:
+    """A folder that a site's exporter writes, and that it reads commits from.
+
+    Parameters
+    ----------
+    folder
+        As :meth:`tidegrid.pipeline.site.Site.read` reads it.
+    timezone
+        The IANA zone of times in the files that carry none.
+    since
+        The instant of the reading before; None where there was none, and all is news.
+    """
+
+    def __init__(
+        self, folder: str | Path, timezone: str | None = None, since: pd.Timestamp | None = None
+    ) -> None:
+        self.folder, self.timezone, self.since = Path(folder), timezone, since
+
+    def version(self) -> str:
+        """Return the SHA-256 of the files: the version of the input."""
+        return site_version(self.folder)
+
+    def read(self, now: pd.Timestamp) -> Reading:
+        """Read the files as of an instant."""
+        return reading_of(Site.read(self.folder, now=now, timezone=self.timezone), self.since)
+
+    def apply(self, text: str, out: str | Path | None) -> None:
+        """Write a commit for the site to act on, whole or not at all."""
+        if out is not None:
+            write_text(out, text)
+
+
+def reading_of(site: Site, since: pd.Timestamp | None = None) -> Reading:
+    """Return what a site's files tell, with what became known after ``since`` as news."""
+    history = site.history
+    news = history
+    if since is not None:
+        jobs, traffic = history.jobs, history.traffic
+        jobs = jobs[((jobs["known_at"] > since) & (jobs["status"] != "running")).to_numpy()]
+        news = History(
+            jobs, traffic[(traffic["timestamp"] + HOUR > since).to_numpy()], checked=True, instant=site.now
+        )
+    return Reading(site.state(), news, lambda: history)
+
+
+def site_version(folder: str | Path) -> str:
+    """Return the SHA-256 of a site's files: the version of the input."""
+    total = hashlib.sha256()
+    for name in FILES:
+        path = Path(folder) / name
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"cannot be read ({error.strerror})", file=path, fix="name a readable file"
+            ) from None
+        total.update(f"{name} {len(content)}\n".encode() + content)
+    return total.hexdigest()

@@ -1,0 +1,351 @@
+"""A trace as a world: true durations, true demand and failures are hidden until they have happened."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.data import App, Capacity, Cluster, History, Pool
+from tidegrid.data.schema import blank
+from tidegrid.data.tables import REQUESTS, RUNNING
+from tidegrid.pipeline.bands import Widths, inside
+from tidegrid.pipeline.decide import Decision
+from tidegrid.pipeline.estimates import LEVELS
+from tidegrid.pipeline.etas import BAND, bands_of, instant_of
+from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.state import State
+from tidegrid.pipeline.worlds import Reading
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, World, at_far_end
+
+MINUTE = 60.0
+POOL = "gpus"
+_BAND_AT = [LEVELS.index(level) for level in BAND]
+
+
+@dataclass
+class Played:
+    """What a policy did in a replay.
+
+    Attributes
+    ----------
+    start : ndarray of shape (jobs,)
+        Seconds; infinity for a job that did not start.
+    held : ndarray of shape (apps, hours)
+        GPUs that each app held, averaged over the hour.
+    unmet : ndarray of shape (apps, hours)
+        GPU-hours of demand that were not served.
+    swaps
+        GPUs that entered or left an app.
+    eta : ndarray of shape (jobs, 3)
+        Expected end in seconds at 0.1, 0.5 and 0.9, told when the job started; NaN where it did not.
+    plans
+        Decisions made.
+    first : ndarray of shape (jobs,)
+        The first GPU of each job's block; -1 where it did not start.
+    eta_submit : ndarray of shape (jobs, 3) or empty
+        Expected ends told at submission, or at the first decision after it; NaN where none was told.
+    cells
+        Each change of an app's GPUs: the instant in seconds, the app's number, its GPUs from then on.
+    """
+
+    start: np.ndarray
+    held: np.ndarray
+    unmet: np.ndarray
+    swaps: int = 0
+    eta: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
+    plans: int = 0
+    eta_submit: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
+    first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    cells: list[tuple[float, int, tuple[int, ...]]] = field(default_factory=list)
+
+
+class Simulated:
+    """A world that is played: it moves from event to event, and does what decisions say.
+
+    Parameters
+    ----------
+    world
+        The truth.
+
+    Attributes
+    ----------
+    played
+        What has been done.
+    widths
+        What the bands of expected times have been worth so far; see :mod:`tidegrid.pipeline.bands`.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        n, apps = len(world.jobs), len(world.apps)
+        self.now_s = 0.0
+        self.end = np.full(n, np.inf)
+        self.ran_s = world.duration_s.copy()
+        self.failed: set[int] = set()
+        self.arrived = 0
+        self.waiting: list[int] = []
+        self.running: list[int] = []
+        self.busy = np.zeros(world.gpus, np.bool_)
+        # apps ran before the replay began
+        self.held = at_far_end(world.gpus, [app.gpus_before() for app in world.apps])
+        self.played = Played(
+            np.full(n, np.inf),
+            np.zeros((apps, world.hours)),
+            np.zeros((apps, world.hours)),
+            eta=np.full((n, 3), np.nan),
+            eta_submit=np.full((n, 3), np.nan),
+            first=np.full(n, -1, np.int64),
+            cells=[(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)],
+        )
+        self.widths = Widths()
+        self._told: dict[int, tuple[str, str, str, str]] = {}
+        self._demand = world.demand()
+        self._served_s = 0.0
+        self._ended: list[int] = []
+        self._news: list[int] = []
+        self._hours_known = -WARM_UP_HOURS
+        self._requests, self._started = _tables(world)
+        self._cluster: tuple[object, Cluster] | None = None
+
+    # time ----------------------------------------------------------------------------------------
+
+    def next_event(self, hour: int) -> float:
+        """Return the seconds of the next arrival, end or failure, at most those of the hour after ``hour``."""
+        upcoming = [(hour + 1) * HOUR]
+        if self.arrived < len(self.world.jobs):
+            upcoming.append(float(self.world.submit_s[self.arrived]))
+        if self.running:
+            upcoming.append(float(self.end[self.running].min()))
+        upcoming += [at for one in self.world.outages for at in (one.from_s, one.until_s) if at > self.now_s]
+        return min(upcoming)
+
+    def advance(self, now_s: float) -> tuple[list[int], list[int]]:
+        """Let time pass; return the jobs that arrived and those that ended or failed."""
+        world = self.world
+        self._serve(now_s)
+        for one in world.outages:
+            if self.now_s < one.from_s <= now_s:
+                for j in self.running:
+                    first = self.played.first[j]
+                    if first <= one.gpu < first + world.block[j] and self.end[j] > one.from_s:
+                        self.end[j] = one.from_s
+                        self.ran_s[j] = max(1.0, one.from_s - self.played.start[j])
+                        self.failed.add(j)
+        self.now_s = now_s
+        over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
+        for j in over:
+            self.busy[self.played.first[j] : self.played.first[j] + world.block[j]] = False
+            self._learn_width(j)
+        gone = set(over)
+        if over:
+            self.running = [j for j in self.running if j not in gone]
+            self._ended += over
+            self._news += over
+        new = []
+        while self.arrived < len(world.jobs) and world.submit_s[self.arrived] <= now_s:
+            if world.block[self.arrived] <= world.gpus:
+                new.append(self.arrived)
+            self.arrived += 1
+        self.waiting += new
+        return new, over
+
+    def can_start(self, candidates: list[int]) -> bool:
+        """Whether some of these jobs fit a block that is free now: where none does, no decision could start one."""
+        if not candidates:
+            return False
+        taken = self.busy.copy()
+        for cells in self.held:
+            taken[cells] = True
+        taken[list(self.down())] = True
+        size = int(self.world.block[candidates].min())
+        node = self.world.node_size or self.world.gpus
+        width = min(size, node)
+        whole = len(taken) // width * width
+        return bool((~taken[:whole].reshape(-1, width)).all(axis=1).any())
+
+    def down(self) -> tuple[int, ...]:
+        """Return the GPUs that do not work now."""
+        return tuple(
+            sorted({one.gpu for one in self.world.outages if one.from_s <= self.now_s < one.until_s})
+        )
+
+    # reading and applying ------------------------------------------------------------------------
+
+    def instant(self, seconds: float) -> pd.Timestamp:
+        """Return the instant of a second of the replay."""
+        return self.world.start + pd.Timedelta(seconds=seconds)
+
+    def read(self) -> Reading:
+        """Return what can be known now; the truth of what has not happened stays hidden."""
+        now, hours = self.instant(self.now_s), int(self.now_s // HOUR)
+        news = _NOTHING
+        if self._news or (hours > self._hours_known and self.world.apps):
+            traffic = self._traffic(self._hours_known, hours)
+            news = History(self._jobs(self._news), traffic, checked=True, instant=now)
+        self._hours_known, self._news = hours, []
+        running = self._started.iloc[self.running].reset_index(drop=True)
+        start = self.played.start[self.running]
+        running["first_gpu"] = self.played.first[self.running]
+        running["start_time"] = (self.world.start + pd.to_timedelta(start, unit="s")).astype(
+            self._started["submit_time"].dtype
+        )
+        requests = self._requests.iloc[self.waiting].reset_index(drop=True)
+        state = State.of(self._cluster_now(), requests, running, now, known_until=now)
+        return Reading(state, news, self.history)
+
+    def history(self) -> History:
+        """Return all that is known now."""
+        traffic = self._traffic(-WARM_UP_HOURS, int(self.now_s // HOUR))
+        return History(self._jobs(self._ended), traffic, checked=True, instant=self.instant(self.now_s))
+
+    def apply(self, decision: Decision) -> list[str]:
+        """Do what was decided; return the jobs that started."""
+        world, played = self.world, self.played
+        number = {
+            str(job): j
+            for job, j in zip(self._requests["job_id"].iloc[self.waiting], self.waiting, strict=True)
+        }
+        played.plans += 1
+        for k, move in enumerate(decision.moves):
+            if move.swaps:
+                played.swaps += move.swaps
+            if list(move.after) != self.held[k]:
+                self.held[k] = list(move.after)
+                played.cells.append((self.now_s, k, move.after))
+        self._tell(decision, number)
+        for one in decision.starts:
+            j = number[one.job]
+            played.start[j], played.first[j] = self.now_s, one.first_gpu
+            self.busy[one.first_gpu : one.first_gpu + one.gpus] = True
+            self.end[j] = self.now_s + world.duration_s[j]
+            told = decision.durations[one.job, one.pool, one.gpus]
+            played.eta[j] = self.now_s + told[_BAND_AT] * HOUR
+            self.running.append(j)
+        if decision.starts:
+            gone = {number[one.job] for one in decision.starts}
+            self.waiting = [j for j in self.waiting if j not in gone]
+        return [one.job for one in decision.starts]
+
+    def _tell(self, decision: Decision, number: dict[str, int]) -> None:
+        """Tell each waiting job when it will start and end, at the first decision that has a place for it."""
+        new = {
+            p.job
+            for p in decision.plan.placements
+            if p.job in number and np.isnan(self.played.eta_submit[number[p.job], 1])
+        }
+        if not new:
+            return
+        problem = decision.problem
+        step_s, now = problem.step_minutes * MINUTE, iso(decision.state.now)
+        for p, first, last in bands_of(
+            problem, decision.plan, decision.durations, decision.seed, widths=decision.widths, only=new
+        ):
+            j = number[p.job]
+            self.played.eta_submit[j] = self.now_s + step_s * last
+            told = [iso(instant_of(problem, float(at))) for at in (first[0], first[2], last[0], last[2])]
+            if told[1] > now:
+                self._told[j] = (told[0], told[1], told[2], told[3])
+
+    def _learn_width(self, j: int) -> None:
+        told = self._told.pop(j, None)
+        if told is not None:
+            start, end = (iso(self.instant(at)) for at in (self.played.start[j], self.end[j]))
+            self.widths = self.widths.after(inside(told[0], start, told[1]), inside(told[2], end, told[3]))
+
+    # plumbing ------------------------------------------------------------------------------------
+
+    def _cluster_now(self) -> Cluster:
+        key = (self.down(), tuple(map(tuple, self.held)))
+        if self._cluster is None or self._cluster[0] != key:
+            world = self.world
+            pool = Pool(id=POOL, gpus=world.gpus, gpu_type="any", node_size=world.node_size, down=self.down())
+            apps = tuple(
+                App(
+                    id=app.id,
+                    pool=POOL,
+                    priority=app.priority,
+                    swap_cap=app.swap_cap,
+                    held=tuple(cells),
+                    capacity=Capacity(units_per_gpu_hour=app.units_per_gpu),
+                )
+                for app, cells in zip(world.apps, self.held, strict=True)
+            )
+            self._cluster = (key, Cluster(timezone=world.timezone, pools=(pool,), apps=apps))
+        return self._cluster[1]
+
+    def _jobs(self, jobs: list[int]) -> pd.DataFrame:
+        """Return jobs that have ended as job history has them."""
+        table = self.world.jobs.iloc[jobs]
+        if not jobs:
+            return table
+        stamp = self.world.jobs["submit_time"].dtype
+        begun = (self.world.start + pd.to_timedelta(self.played.start[jobs], unit="s")).astype(stamp)
+        ended = (self.world.start + pd.to_timedelta(self.end[jobs], unit="s")).astype(stamp)
+        table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
+        if self.failed.intersection(jobs):
+            table["status"] = table["status"].mask(np.array([j in self.failed for j in jobs]), "failed")
+        return table
+
+    def _traffic(self, first: int, last: int) -> pd.DataFrame:
+        ds = self.world.start + pd.to_timedelta(np.arange(first, last), unit="h")
+        parts = [
+            pd.DataFrame(
+                {
+                    "series_id": app.id,
+                    "timestamp": ds.astype("datetime64[us, UTC]"),
+                    "value": app.traffic[WARM_UP_HOURS + first : WARM_UP_HOURS + last],
+                }
+            )
+            for app in self.world.apps
+            if last > first
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else _NOTHING.traffic
+
+    def _serve(self, until: float) -> None:
+        """Account for what apps held since the last event."""
+        down = set(self.down())
+        at = self._served_s
+        while at < until:
+            hour = int(at // HOUR)
+            stop = min(until, (hour + 1) * HOUR)
+            share = (stop - at) / HOUR
+            for k in range(len(self.world.apps)):
+                held = len(self.held[k]) - (len(down.intersection(self.held[k])) if down else 0)
+                self.played.held[k, hour] += held * share
+                self.played.unmet[k, hour] += max(0, int(self._demand[k, hour]) - held) * share
+            at = stop
+        self._served_s = max(self._served_s, until)
+
+
+_NOTHING = History()
+
+
+def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return every job as a request, and as a running job but for its block and start, in the documented schema."""
+    jobs = world.jobs
+    # what only the truth knows, and what is set below
+    hidden = {"duration_s", "job_id", "priority", "gpus", "gpu_type"}
+
+    def filled(columns: object) -> pd.DataFrame:
+        out: dict[str, object] = {}
+        for column in columns:  # type: ignore[attr-defined]
+            if column.name in jobs.columns and column.name not in hidden:
+                out[column.name] = jobs[column.name]
+            elif column.always:
+                out[column.name] = blank(column, jobs.index)
+        return pd.DataFrame(out)
+
+    requests, running = filled(REQUESTS.columns), filled(RUNNING.columns)
+    for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(world.block))):
+        table["job_id"] = jobs["job_id"]
+        table["priority"] = pd.Series(world.priority).astype(table["priority"].dtype)
+        table["gpus"] = gpus.astype(table["gpus"].dtype)
+        table["gpu_type"] = ""
+    running["pool"] = POOL
+    # rows are taken at every event: plain objects are far quicker there than columns of text
+    return _plain(requests), _plain(running)
+
+
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    text = [name for name in table.columns if pd.api.types.is_string_dtype(table[name].dtype)]
+    return table.astype(dict.fromkeys(text, object))
