@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.cluster import App, Capacity, Cluster, Pool, check_running, write_cluster
+from tidegrid.data.cluster import App, Capacity, Cluster, Pool, write_cluster
+from tidegrid.data.running import check_running
 from tidegrid.data.history import History
 from tidegrid.data.instants import UTC_DTYPE, as_instant
 from tidegrid.data.readers import complete_jobs
