@@ -469,7 +469,7 @@ class Cluster(_Record):
             if floors[app.pool] > pool.gpus:
                 raise FieldError(
                     f"{at}.capacity.min_replicas",
-                    f"the replicas that are always up take {floors[app.pool]} GPUs, and pool {pool.id!r} has {pool.gpus}",
+                    f"replicas that are always up take {floors[app.pool]} GPUs, and pool {pool.id!r} has {pool.gpus}",
                     "give fewer replicas, or more GPUs",
                 )
 

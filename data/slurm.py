@@ -181,7 +181,7 @@ def _of_text(text: str, file: Path, log: Log | None, notes: Note | None) -> tupl
     rows: list[str] = []
     numbers: list[int] = []
     for k, line in enumerate(lines[1:]):
-        if rows and not _begins(line, delimiter, at):
+        if rows and not _begins(line, rows[-1], names, delimiter, at):
             rows[-1] += "\n" + line  # a name that runs over lines
         elif line:
             rows.append(line)
@@ -209,10 +209,17 @@ def _delimiter(header: str, file: Path) -> str:
     return delimiter
 
 
-def _begins(line: str, delimiter: str, at: int) -> bool:
-    """Return whether a line begins a row: it has a job's id where that belongs."""
+def _begins(line: str, before: str, names: list[str], delimiter: str, at: int) -> bool:
+    """Return whether a line begins a row, and does not go on a name of the row before."""
     cells = line.split(delimiter, at + 1)
-    return len(cells) > at + 1 and _JOB.match(cells[at]) is not None
+    if len(cells) <= at + 1 or _JOB.match(cells[at]) is None:
+        return False
+    if line.count(delimiter) >= len(names) - 1:
+        return True
+    # too short for a row of its own: the rest of a row whose name has a line end, or a row that was cut
+    if before.count(delimiter) >= len(names) - 1:
+        return names[-1] not in _FREE
+    return _fitted((before + "\n" + line).split(delimiter), names, delimiter) is None
 
 
 def _cells(rows: list[str], names: list[str], delimiter: str, trailing: bool, source: Source) -> pd.DataFrame:
@@ -428,10 +435,13 @@ def _in_our_words(raw: pd.DataFrame, source: Source, types: Mapping[str, str]) -
     for name in ("ReqCPUS", "NCPUS", "AllocCPUS"):
         if name in raw.columns:
             out["cpus"] = out["cpus"].mask(out["cpus"] == "", as_text(raw[name]))
+    if (out["cpus"] == "").all():
+        out = out.drop(columns="cpus")
     memory = asked.str.extract(r"(?:^|,)mem=([0-9.]+[KMGTP]?)", expand=False).fillna("")
     if "ReqMem" in raw.columns:
         memory = memory.mask(memory == "", _whole_memory(raw, out))
-    out["mem_mb"] = [_mebibytes(text) for text in memory]
+    if (memory != "").any():
+        out["mem_mb"] = [_mebibytes(text) for text in memory]
     for theirs, ours in (("ElapsedRaw", "elapsed"), ("Suspended", "suspended")):
         name = next((name for name in (theirs, theirs.removesuffix("Raw")) if name in raw.columns), None)
         out[ours] = np.nan if name is None else slurm_seconds(raw[name], name, source, plain_seconds=True)
@@ -671,5 +681,5 @@ def zone_warning(jobs: pd.DataFrame, now: pd.Timestamp) -> str | None:
     if away > 0.25:
         return f"the newest time lies {away:.1f} hours in the future: is the time zone right"
     if -15 < away < -0.75:
-        return f"the newest time lies {-away:.1f} hours before now; where something happened since, the time zone is wrong"
+        return f"the newest time lies {-away:.1f} hours before now: if jobs ran since, the time zone is wrong"
     return None

@@ -354,7 +354,7 @@ RUNNING = Table(
             "gpu_ids",
             "text",
             always=False,
-            doc="indices of its GPUs in the pool, such as `0-3,6`, instead of first_gpu",
+            doc="indices of its GPUs in the pool, such as `0-3,6`: not first_gpu",
         ),
         Column(
             "held",

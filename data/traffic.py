@@ -214,7 +214,7 @@ def regular_hours(
 
 
 def _refuse_other_grids(table: pd.DataFrame, source: Source, timezone: str | None) -> None:
-    """Refuse the series that are not hourly: by UTC, or by the zone's clock, which a change may move by half an hour."""
+    """Refuse the series that are not hourly by UTC or by the zone's clock, which may change by half an hour."""
     stamps = table["timestamp"].dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
     series = table["series_id"]
     minute = (stamps - stamps.astype("datetime64[h]")).astype("int64")
@@ -393,7 +393,7 @@ def second_hours(frame: pd.DataFrame, source: Source, timezone: str | None) -> p
     unclear: list[int] = []
     for name in pd.unique(series[again]):
         at = np.flatnonzero((series == name).to_numpy())
-        local = stamps.iloc[at].to_numpy()
+        local = stamps.iloc[at].dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
         seconds = np.flatnonzero(again[at])
         for second in seconds:
             first = int(np.flatnonzero(local[:second] == local[second])[-1])
@@ -412,7 +412,7 @@ def second_hours(frame: pd.DataFrame, source: Source, timezone: str | None) -> p
 
 
 def _direction(local: np.ndarray, first: int, second: int) -> int:
-    """Return 1 where the rows around two equal times go from old to new, -1 from new to old, 0 where they do not tell."""
+    """Return 1 where the rows around two equal times go from old to new, -1 from new to old, 0 where unclear."""
     signs = set()
     if first > 0:
         signs.add(int(np.sign((local[first] - local[first - 1]).astype("int64"))))
