@@ -192,8 +192,8 @@ def settle(
 ) -> tuple[tuple[pd.DataFrame, Source], tuple[pd.DataFrame, Source]]:
     """Return queue and running jobs without the rows that do not fit the cluster or each other.
 
-    A job has a name of its own: one that is called as an app is refused, and so is a request for a job that runs.
-    Running jobs are placed (:func:`tidegrid.data.place_running`). The commands and ``history check`` share this.
+    A job has a name of its own: one that is called as an app is refused. A request for a job that runs is told and
+    stays in the table: the job runs, and whoever reads both may say so. Running jobs are placed (:func:`tidegrid.data.place_running`). The commands and ``history check`` share this.
 
     Parameters
     ----------
@@ -220,14 +220,14 @@ def settle(
             lambda at, frame=frame: f"an app is called {frame['job_id'].iloc[at]!r} too",  # type: ignore[misc]
             "give each job and each app its own name",
         )
+    _check_places(cluster, queue, asked)
+    queue, asked = asked.usable(queue)
     asked.refuse(
         queue["job_id"].isin(set(busy["job_id"])).to_numpy(dtype=bool),
         "job_id",
         "the job is running already",
         "leave it out of the queue, or out of the running jobs",
     )
-    _check_places(cluster, queue, asked)
-    queue, asked = asked.usable(queue)
     busy, held = held.usable(busy)
     busy, held = place_running(cluster, busy, held)
     for note in rounded_sizes(cluster, queue):

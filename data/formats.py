@@ -73,8 +73,13 @@ def map_status(raw: pd.Series) -> pd.Series:
 
     ``CANCELLED by 1000`` is cancelled; case, spaces and a trailing ``+`` do not matter.
     """
-    word = as_text(raw).str.lower().str.replace(r"\s+by\s+\S+$|\+$", "", regex=True).str.strip()
-    return word.str.replace(r"[\s-]+", "_", regex=True).map(STATUS_OF).fillna("")
+    text = as_text(raw)
+    return text.map({value: _status_of(value) for value in pd.unique(text)})
+
+
+def _status_of(raw: str) -> str:
+    word = re.sub(r"\s+by\s+\S+$|\+$", "", raw.lower()).strip()
+    return STATUS_OF.get(re.sub(r"[\s-]+", "_", word), "")
 
 
 def detect(path: str | Path) -> str:
@@ -140,8 +145,12 @@ def read_foreign(
     if lost.any():
         words = ", ".join(sorted(set(as_text(frame["raw_status"])[lost]))[:5])
         add_note(notes, f"{int(lost.sum()):,} jobs have an unknown status ({words}): they count as failed")
-    told = as_text(frame["kind"]) if "kind" in frame.columns else pd.Series("", index=frame.index)
-    frame = frame.assign(status=status.mask(lost, "failed"), kind=told.mask(told == "", kind))
+    if "kind" in frame.columns:
+        told = as_text(frame["kind"])
+        frame = frame.assign(kind=told.mask(told == "", kind))
+    else:
+        frame = frame.assign(kind=kind)
+    frame = frame.assign(status=status.mask(lost, "failed"))
     if "gpus" in frame.columns:
         frame, source = _without(frame, source, _empty(frame["gpus"]), "held no GPU", notes)
     frame, source = _without(frame, source, frame["status"] == "queued", "have not started", notes)
@@ -163,6 +172,8 @@ def read_foreign(
 
 
 def _missing(cells: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(cells.dtype) or isinstance(cells.dtype, pd.DatetimeTZDtype):
+        return cells.isna()
     return as_text(cells).str.lower().isin(MISSING)
 
 

@@ -348,6 +348,8 @@ def completed_jobs(
 def without_gpus(frame: pd.DataFrame) -> np.ndarray:
     """Return which rows held no GPU. Shape (rows,), bool."""
     cells = frame["gpus"]
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return (cells.isna() | (cells == 0)).to_numpy(dtype=bool)
     empty = as_text(cells).str.lower().isin(MISSING)
     return (empty | (pd.to_numeric(cells, errors="coerce") == 0)).to_numpy(dtype=bool)
 

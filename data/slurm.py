@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text, without_controls
-from tidegrid.data.instants import parse_instants, second_of_fold, slurm_minutes
+from tidegrid.data.instants import UTC_DTYPE, parse_instants, second_of_fold, slurm_minutes
 from tidegrid.data.nodelist import nodes_of
 from tidegrid.data.readers import Note, add_note, read_text
 from tidegrid.data.schema import header_text, typed
@@ -186,7 +186,7 @@ def _of_text(text: str, file: Path, log: Log | None, notes: Note | None) -> tupl
         elif line:
             rows.append(line)
             numbers.append(k + 2 + above)
-    steps = np.array(["." in row.split(delimiter, at + 1)[at : at + 1][0] for row in rows if row], dtype=bool)
+    steps = np.array([_is_step(row, delimiter, at) for row in rows], dtype=bool)
     if steps.any():
         add_note(notes, f"{int(steps.sum()):,} of {len(rows):,} jobs are steps of jobs and are left out")
         rows = [row for row, step in zip(rows, steps, strict=True) if not step]
@@ -207,6 +207,12 @@ def _delimiter(header: str, file: Path) -> str:
             fix=f"write it with -P: {COMMAND}",
         )
     return delimiter
+
+
+def _is_step(row: str, delimiter: str, at: int) -> bool:
+    """Return whether a row is a step of a job, such as ``12.batch``."""
+    cells = row.split(delimiter, at + 1)
+    return len(cells) > at and "." in cells[at]
 
 
 def _begins(line: str, before: str, names: list[str], delimiter: str, at: int) -> bool:
@@ -425,23 +431,23 @@ def _in_our_words(raw: pd.DataFrame, source: Source, types: Mapping[str, str]) -
     for column in ("name", "user", "group"):
         if column in out.columns:
             out[column] = without_controls(out[column])
-    out["raw_status"] = as_text(raw["State"]).str.replace(r"\s+by\s+\S+$", "", regex=True)
+    out["raw_status"] = _by_value(as_text(raw["State"]), lambda text: re.sub(r"\s+by\s+\S+$", "", text))
     if "NodeList" in raw.columns:
         listed = as_text(raw["NodeList"])
         out["node_list"] = listed.mask(listed.str.lower().isin(("none assigned", "none", "(null)")), "")
     _with_gpus(out, raw, types)
     asked = as_text(raw["ReqTRES"]) if "ReqTRES" in raw.columns else pd.Series([""] * len(raw), dtype=str)
-    out["cpus"] = asked.str.extract(r"(?:^|,)cpu=(\d+)", expand=False).fillna("")
+    out["cpus"] = _by_value(asked, lambda text: _found(r"(?:^|,)cpu=(\d+)", text))
     for name in ("ReqCPUS", "NCPUS", "AllocCPUS"):
         if name in raw.columns:
             out["cpus"] = out["cpus"].mask(out["cpus"] == "", as_text(raw[name]))
     if (out["cpus"] == "").all():
         out = out.drop(columns="cpus")
-    memory = asked.str.extract(r"(?:^|,)mem=([0-9.]+[KMGTP]?)", expand=False).fillna("")
+    memory = _by_value(asked, lambda text: _found(r"(?:^|,)mem=(\d[0-9.]*[KMGTP]?)", text))
     if "ReqMem" in raw.columns:
         memory = memory.mask(memory == "", _whole_memory(raw, out))
     if (memory != "").any():
-        out["mem_mb"] = [_mebibytes(text) for text in memory]
+        out["mem_mb"] = _by_value(memory, _mebibytes)
     for theirs, ours in (("ElapsedRaw", "elapsed"), ("Suspended", "suspended")):
         name = next((name for name in (theirs, theirs.removesuffix("Raw")) if name in raw.columns), None)
         out[ours] = np.nan if name is None else slurm_seconds(raw[name], name, source, plain_seconds=True)
@@ -454,30 +460,39 @@ def _in_our_words(raw: pd.DataFrame, source: Source, types: Mapping[str, str]) -
     return out
 
 
+def _by_value(cells: pd.Series, make: Callable[[str], Any]) -> pd.Series:
+    """Return what is made of each cell, worked out once for each value: a history has few."""
+    return cells.map({value: make(value) for value in pd.unique(cells)})
+
+
+def _found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match.group(1) if match else ""
+
+
 def _with_gpus(out: pd.DataFrame, raw: pd.DataFrame, types: Mapping[str, str]) -> None:
     """Add ``gpus`` and ``gpu_type``: what was allocated, or else asked for; GRES counts are of one node."""
     nodes = pd.to_numeric(out["nodes"], errors="coerce").fillna(1).clip(lower=1) if "nodes" in out else None
-    seen: dict[str, tuple[int, str]] = {}
     gpus = np.zeros(len(raw), dtype="int64")
     kinds = np.full(len(raw), "", dtype=object)
     for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES"):
         column = next((c for c in raw.columns if str(c).lower() == name.lower()), None)
         if column is None:
             continue
-        cells = as_text(raw[column]).tolist()
-        for i in np.flatnonzero(gpus == 0):
-            text = cells[i]
-            if text:
-                count, kind = seen.setdefault(text, gpus_of(text))
-                per_node = name.endswith("GRES") and nodes is not None
-                gpus[i] = count * (int(nodes.iloc[i]) if per_node and nodes is not None else 1)
-                kinds[i] = kind
+        codes, values = pd.factorize(as_text(raw[column]))
+        told = [gpus_of(str(text)) for text in values]
+        count = np.array([number for number, _ in told], dtype="int64")[codes]
+        if name.endswith("GRES") and nodes is not None:
+            count = count * nodes.to_numpy(dtype="int64")
+        empty = gpus == 0
+        gpus = np.where(empty, count, gpus)
+        kinds = np.where(empty, np.array([kind for _, kind in told], dtype=object)[codes], kinds)
     if types and "node_list" in out.columns:
         untyped = np.flatnonzero((gpus > 0) & (kinds == ""))
         lists = out["node_list"].tolist()
         for i in untyped:
             kinds[i] = _type_of_nodes(lists[i], types)
-    out["gpus"] = [str(count) for count in gpus]
+    out["gpus"] = gpus
     out["gpu_type"] = pd.Series(list(kinds), index=out.index, dtype=str)
 
 
@@ -550,11 +565,12 @@ def _timed(frame: pd.DataFrame, source: Source, timezone: str | None) -> tuple[p
     for name in names:
         text = frame[name].mask(frame[name].str.lower().isin(MISSING), "")
         epoch = text.str.fullmatch(_EPOCH.pattern).to_numpy(dtype=bool)
-        if epoch.any():
-            stamps = pd.to_datetime(pd.to_numeric(text[epoch]), unit="s", utc=True)
-            text = text.astype(object)
-            text[epoch] = [stamp.isoformat() for stamp in stamps]
-        early[name], _ = parse_instants(text, name, source, timezone)
+        stamps = pd.to_datetime(pd.to_numeric(text.where(epoch), errors="coerce"), unit="s", utc=True)
+        if (epoch | (text == "").to_numpy()).all():
+            early[name], _ = parse_instants(stamps, name, source, timezone)
+        else:
+            read, _ = parse_instants(text.mask(epoch, ""), name, source, timezone)
+            early[name] = read.where(~epoch, stamps.astype(UTC_DTYPE))
         late[name] = early[name] if timezone in (None, "UTC") else second_of_fold(early[name], str(timezone))
     if any(not early[name].equals(late[name]) for name in names):
         elapsed = pd.to_timedelta(
@@ -623,8 +639,11 @@ def _with_features(frame: pd.DataFrame, notes: Note | None) -> pd.DataFrame:
     frame = frame.drop(columns=["elapsed", "suspended"])
     if "comment" not in frame.columns:
         return frame
-    told = [_features_of(text) for text in frame["comment"]]
+    comments = frame["comment"]
     frame = frame.drop(columns="comment")
+    if not comments.str.startswith("{").any():
+        return frame
+    told = [_features_of(text) for text in comments]
     names = {name for one in told for name in one}
     unused = 0
     for name in [*_FEATURES, "kind"]:

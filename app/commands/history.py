@@ -17,16 +17,15 @@ from tidegrid.app.common import (
     print_json,
     progress,
     say,
+    set_aside_json,
     table,
+    tell_set_aside,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tidegrid.errors import InputError
-
-MOST_TOLD = 20
-"""The rows set aside that are told one by one on a terminal; the JSON has all."""
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 TABLES = ("jobs", "requests", "running", "traffic")
@@ -196,15 +195,14 @@ def import_(
                 "read": read_rows,
                 "summary": told,
                 "notes": notes,
-                "set_aside": len(aside),
-                "set_aside_rows": [problem.to_dict() for problem in aside],
             }
+            | set_aside_json(aside)
         )
     else:
         for note in notes:
             typer.echo(note)
         typer.echo(f"{out}: {told}")
-        _tell_set_aside(aside)
+        tell_set_aside(aside)
     if aside:
         raise typer.Exit(REFUSED)
 
@@ -213,13 +211,6 @@ def _now() -> "pd.Timestamp":
     import pandas as pd
 
     return pd.Timestamp.now(tz="UTC")
-
-
-def _tell_set_aside(aside: "list[InputError]") -> None:
-    for problem in aside[:MOST_TOLD]:
-        sys.stderr.write(f"set aside: {problem}\n")
-    if len(aside) > MOST_TOLD:
-        sys.stderr.write(f"set aside: {len(aside) - MOST_TOLD:,} more rows\n")
 
 
 @history.command("check", epilog="Example: `tidegrid history check my-site`")

@@ -114,7 +114,9 @@ def test_a_quote_that_is_not_closed_hides_no_rows(tmp_path: Path) -> None:
     path.write_text(header + "".join(row.format(id=i, name=name) for i, name in enumerate(names)))
     with pytest.raises(InputError, match="runs over 4 lines and holds rows of the table: a quote is not"):
         read_requests(path)
-    path.write_text(header + row.format(id=1, name='"two\nlines"') + row.format(id=2, name="z") + "3,training,,1,\n")
+    path.write_text(
+        header + row.format(id=1, name='"two\nlines"') + row.format(id=2, name="z") + "3,training,,1,\n"
+    )
     aside: list[InputError] = []
     assert read_requests(path, set_aside=aside)["name"].tolist() == ["two\\nlines", "z"]
     assert [error.row for error in aside] == [5]
@@ -132,9 +134,7 @@ def site(folder: Path, requests: str = "", running: str = "", cluster: object = 
     if requests:
         (folder / "requests.csv").write_text("job_id,kind,submit_time,gpus,deadline\n" + requests)
     if running:
-        (folder / "running.csv").write_text(
-            "job_id,kind,pool,first_gpu,gpus,start_time,priority\n" + running
-        )
+        (folder / "running.csv").write_text("job_id,kind,pool,first_gpu,gpus,start_time,priority\n" + running)
     return folder
 
 
@@ -149,7 +149,9 @@ def test_a_site_is_read_without_the_rows_that_cannot_be_used(tmp_path: Path) -> 
     }
     runs = f"runs,training,p,0,2,{NOW},5\n"
     read = Site.read(site(tmp_path, good + "".join(bad), runs + f"chat,training,p,4,1,{NOW},5\n"))
-    assert read.requests["job_id"].tolist() == ["good"] and read.running["job_id"].tolist() == ["runs"]
+    # a job in both files is told, and runs
+    assert read.requests["job_id"].tolist() == ["good", "runs"]
+    assert read.running["job_id"].tolist() == ["runs"]
     assert [error.field for error in read.set_aside] == [*bad.values(), "job_id"]
     problems = check_folder(tmp_path)
     assert len(problems) == len(read.set_aside)
@@ -179,9 +181,7 @@ def test_gpus_of_a_running_job_that_cannot_be_read_stay_closed(tmp_path: Path) -
 
 
 def test_a_running_job_of_next_year_is_set_aside(tmp_path: Path) -> None:
-    read = Site.read(
-        site(tmp_path, f"a,training,{NOW},2,\n", "late,training,p,0,2,2027-01-01T00:00:00Z,5\n")
-    )
+    read = Site.read(site(tmp_path, f"a,training,{NOW},2,\n", "late,training,p,0,2,2027-01-01T00:00:00Z,5\n"))
     assert read.now == pd.Timestamp(NOW) and read.running.empty
     assert [error.field for error in read.set_aside] == ["start_time"]
 

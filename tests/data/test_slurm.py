@@ -32,7 +32,21 @@ def table(*names: str, trailing: str = "") -> str:
     return "\n".join([HEADER + trailing, *rows]) + "\n"
 
 
-NAMES = ("good", 'sweep "a', 'b" c', "a|b", "|", "a||b|c", "x\ny", "\n\n", "tab\there", "`quoted`", "2|3", "ü😀", "")
+NAMES = (
+    "good",
+    'sweep "a',
+    'b" c',
+    "a|b",
+    "|",
+    "a||b|c",
+    "x\ny",
+    "\n\n",
+    "tab\there",
+    "`quoted`",
+    "2|3",
+    "ü😀",
+    "",
+)
 
 
 @pytest.mark.parametrize("trailing", ["", "|"])
@@ -118,7 +132,13 @@ def test_gres_counts_are_of_one_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("submit", "start", "end", "elapsed", "began"),
     [
-        ("02:50:00", "02:10:00", "04:10:00", 7200, "01:10"),  # submitted in the first pass, started in the second
+        (
+            "02:50:00",
+            "02:10:00",
+            "04:10:00",
+            7200,
+            "01:10",
+        ),  # submitted in the first pass, started in the second
         ("01:00:00", "01:30:00", "02:30:00", 7200, "23:30-1"),
         ("01:00:00", "02:30:00", "02:40:00", 4200, "00:30"),  # over the change
         ("01:00:00", "02:30:00", "02:40:00", 600, "00:30"),
@@ -247,7 +267,13 @@ def test_lists_of_states_are_told_by_what_ended(tmp_path: Path, states: list[str
 
 def test_a_job_of_json_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     aside: list[InputError] = []
-    jobs = [old({}), {"job_id": 8}, 5, old({"job_id": 9, "time": {"submission": "soon"}}), old({"job_id": 10})]
+    jobs = [
+        old({}),
+        {"job_id": 8},
+        5,
+        old({"job_id": 9, "time": {"submission": "soon"}}),
+        old({"job_id": 10}),
+    ]
     (tmp_path / "sacct.json").write_text(json.dumps({"jobs": jobs}))
     assert read_jobs(tmp_path / "sacct.json", set_aside=aside)["job_id"].tolist() == ["7", "10"]
     assert len(aside) == 3
@@ -321,7 +347,17 @@ def test_lists_of_nodes_are_slurms() -> None:
             indices_of(text, 64)
 
 
-TOLD = ("job_id", "status", "raw_status", "submit_time", "start_time", "end_time", "duration_s", "gpus", "gpu_type")
+TOLD = (
+    "job_id",
+    "status",
+    "raw_status",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "duration_s",
+    "gpus",
+    "gpu_type",
+)
 TOLD += ("user", "group", "name", "queue", "requested_walltime_s", "known_at", "qos", "nodes", "cpus", "mem_mb", "node_list")  # fmt: skip
 LATER = ("end_time", "known_at", "duration_s", "status", "raw_status")
 """What another reading of a job that still ran tells otherwise."""
@@ -353,7 +389,9 @@ def test_text_of_a_live_slurm_says_what_its_json_says(
             compared += len(same)
             for name in TOLD:
                 if name in table.columns and name in reference.columns:
-                    ran = reference.loc[same, "status"].eq("running") | table.loc[same, "status"].eq("running")
+                    ran = reference.loc[same, "status"].eq("running") | table.loc[same, "status"].eq(
+                        "running"
+                    )
                     at = same[~ran.to_numpy()] if name in LATER else same
                     pairs = zip(table.loc[at, name], reference.loc[at, name], strict=True)
                     for ours, theirs in pairs:
