@@ -193,7 +193,8 @@ def settle(
     """Return queue and running jobs without the rows that do not fit the cluster or each other.
 
     A job has a name of its own: one that is called as an app is refused. A request for a job that runs is told and
-    stays in the table: the job runs, and whoever reads both may say so. Running jobs are placed (:func:`tidegrid.data.place_running`). The commands and ``history check`` share this.
+    stays in the table: the job runs, and whoever reads both may say so. Running jobs are placed
+    (:func:`tidegrid.data.place_running`). The commands and ``history check`` share this.
 
     Parameters
     ----------

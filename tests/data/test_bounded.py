@@ -21,10 +21,10 @@ from tidegrid.files import read_bytes, read_json
 def test_only_regular_files_are_read(tmp_path: Path, read: object) -> None:
     """A device or a pipe may never end."""
     os.mkfifo(tmp_path / "pipe.csv")
-    os.symlink(tmp_path / "pipe.csv", tmp_path / "link.parquet")
-    os.symlink(tmp_path / "absent", tmp_path / "dangling.csv")
+    (tmp_path / "link.parquet").symlink_to(tmp_path / "pipe.csv")
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "absent")
     for path in (tmp_path / "pipe.csv", tmp_path / "link.parquet", Path("/dev/zero"), tmp_path):
-        with pytest.raises(InputError, match="it is a (device|folder)"):
+        with pytest.raises(InputError, match=r"it is a (device|folder)"):
             read(path)  # type: ignore[operator]
     with pytest.raises(InputError, match="a link to a file that is not there"):
         read(tmp_path / "dangling.csv")  # type: ignore[operator]
@@ -61,7 +61,7 @@ def test_dates_at_the_ends_are_refused_with_the_range(tmp_path: Path, year: str)
         as_instant(text)
     path = tmp_path / "traffic.csv"
     path.write_text(f"series_id,timestamp,value\na,{text},1\n")
-    with pytest.raises(InputError, match="timestamp: .* is out of range"):
+    with pytest.raises(InputError, match=r"timestamp: .* is out of range"):
         read_traffic(path)
 
 

@@ -175,12 +175,7 @@ def test_running_jobs_are_placed_however_they_are_told(
 )
 def test_running_jobs_that_fit_nowhere_are_set_aside_by_name(cells: dict[str, Any], said: str) -> None:
     cluster = Cluster.from_dict(description())
-    rows = validate(
-        pd.DataFrame([running(**cells), running(job_id="y", held="a1=1")]).assign(
-            held=lambda t: t["held"] if "held" in t else ""
-        ),
-        RUNNING,
-    )
+    rows = validate(pd.DataFrame([running(**cells), running(job_id="y", held="a1=1")]), RUNNING)
     with pytest.raises(InputError, match=said):
         place_running(cluster, rows)
     log = Log()
@@ -246,8 +241,10 @@ def test_sizes_that_a_line_rounds_up_are_told() -> None:
         st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),
         lambda inside: st.lists(inside, max_size=3)
         | st.dictionaries(
-            st.sampled_from(("id", "gpus", "pools", "apps", "nodes", "held", "maintenance", "tenants", "capacity", "pool",
-                             "node_size", "down", "gpu_type", "limit", "from", "placement", "series_share")),
+            st.sampled_from(
+                ("id", "gpus", "pools", "apps", "nodes", "held", "maintenance", "tenants", "capacity", "pool",
+                 "node_size", "down", "gpu_type", "limit", "from", "placement", "series_share")
+            ),
             inside,
             max_size=5,
         ),

@@ -1,6 +1,7 @@
 """Slurm's accounting: any name, delimiter, dialect and zone, and what attempts of one job are."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ from tidegrid.data.slurm import FIELDS, gpus_of, node_types, zone_warning
 from tidegrid.errors import InputError
 
 HEADER = "JobID|User|Account|JobName|Partition|State|Submit|Start|End|ElapsedRaw|Timelimit|AllocTRES"
+SHORT = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n"
 ROW = (
     "{id}|ana|nlp|{name}|gpu|COMPLETED|2026-03-02T08:00:00|2026-03-02T08:10:00|2026-03-02T09:10:00|3600|02:00:00"
     "|cpu=8,gres/gpu=2"
@@ -89,7 +91,7 @@ def test_any_delimiter_is_read(tmp_path: Path, delimiter: str) -> None:
 
 
 def test_seconds_need_no_zone_and_wrong_columns_are_told(tmp_path: Path) -> None:
-    text = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n7|COMPLETED|1772438400|1772439000|1772442600|3600|gres/gpu=1\n"
+    text = SHORT + "7|COMPLETED|1772438400|1772439000|1772442600|3600|gres/gpu=1\n"
     job = read(tmp_path / "sacct.txt", text, timezone=None).iloc[0]
     assert job["submit_time"] == pd.Timestamp("2026-03-02T08:00Z") and job["duration_s"] == 3600
     with pytest.raises(InputError, match=r"-P: SLURM_TIME_FORMAT=%s sacct -a -D -X -P"):
@@ -150,7 +152,7 @@ def test_an_autumn_hour_is_the_one_that_fits_the_elapsed_time(
     tmp_path: Path, submit: str, start: str, end: str, elapsed: int, began: str
 ) -> None:
     day = "2026-10-25T"
-    text = f"JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n1|COMPLETED|{day}{submit}|{day}{start}|{day}{end}|{elapsed}|gres/gpu=2\n"
+    text = f"{SHORT}1|COMPLETED|{day}{submit}|{day}{start}|{day}{end}|{elapsed}|gres/gpu=2\n"
     job = read(tmp_path / "sacct.txt", text, timezone="Europe/Berlin").iloc[0]
     hour, _, before = began.partition("-")
     right = pd.Timestamp(f"2026-10-25T{hour}Z") - pd.Timedelta(days=int(before or 0))
@@ -160,7 +162,7 @@ def test_an_autumn_hour_is_the_one_that_fits_the_elapsed_time(
 
 
 def test_attempts_of_a_resized_job_are_one_and_never_run_for_ever(tmp_path: Path) -> None:
-    header = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n"
+    header = SHORT
     first = "63|RESIZING|2026-03-02T08:00:00|2026-03-02T08:00:01|2026-03-02T08:00:16|15|gres/gpu=2\n"
     second = "63|COMPLETED|2026-03-02T08:00:16|2026-03-02T08:00:16|2026-03-02T08:00:31|15|gres/gpu=1\n"
     notes: list[str] = []
@@ -179,7 +181,8 @@ def test_a_suspension_is_no_part_of_the_duration(tmp_path: Path) -> None:
 
 def test_the_node_list_tells_the_type_that_accounting_does_not(tmp_path: Path) -> None:
     (tmp_path / "nodes.txt").write_text(
-        "NodeName=a1 Arch=x86_64 Gres=gpu:a100:8 State=IDLE\nNodeName=v1 Gres=gpu:v100:4(S:0)\nNodeName=c1 Gres=(null)\n"
+        "NodeName=a1 Arch=x86_64 Gres=gpu:a100:8 State=IDLE\n"
+        "NodeName=v1 Gres=gpu:v100:4(S:0)\nNodeName=c1 Gres=(null)\n"
     )
     types = node_types(tmp_path / "nodes.txt")
     assert types == {"a1": "a100", "v1": "v100"}
@@ -304,7 +307,7 @@ def test_features_come_from_the_comment(tmp_path: Path) -> None:
 
 def test_an_empty_window_is_a_history_without_rows(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text('{"meta": {}, "jobs": []}')
-    cpu = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n1|COMPLETED|1772438400|1772439000|1772442600|3600|cpu=1\n"
+    cpu = SHORT + "1|COMPLETED|1772438400|1772439000|1772442600|3600|cpu=1\n"
     (tmp_path / "cpu.txt").write_text(cpu)
     (tmp_path / "header.txt").write_text(HEADER + "\n")
     for name in ("none.json", "cpu.txt", "header.txt"):
@@ -347,18 +350,8 @@ def test_lists_of_nodes_are_slurms() -> None:
             indices_of(text, 64)
 
 
-TOLD = (
-    "job_id",
-    "status",
-    "raw_status",
-    "submit_time",
-    "start_time",
-    "end_time",
-    "duration_s",
-    "gpus",
-    "gpu_type",
-)
-TOLD += ("user", "group", "name", "queue", "requested_walltime_s", "known_at", "qos", "nodes", "cpus", "mem_mb", "node_list")  # fmt: skip
+TOLD = """job_id status raw_status submit_time start_time end_time duration_s gpus gpu_type user group name queue
+requested_walltime_s known_at qos nodes cpus mem_mb node_list""".split()
 LATER = ("end_time", "known_at", "duration_s", "status", "raw_status")
 """What another reading of a job that still ran tells otherwise."""
 
@@ -376,7 +369,7 @@ def test_text_of_a_live_slurm_says_what_its_json_says(
     right = read_jobs(folder / "sacct_D.json").set_index(["job_id", "submit_time"])
     whole = read_jobs(folder / "sacct_P_D.txt", timezone="UTC").set_index(["job_id", "submit_time"])
     compared = 0
-    for path in sorted(folder.glob("sacct_[Pp]_*.txt")) + [folder / "sacct_P.txt"]:
+    for path in [*sorted(folder.glob("sacct_[Pp]_*.txt")), folder / "sacct_P.txt"]:
         if "default" in path.name:
             continue
         text = path.read_text(encoding="utf-8")
@@ -401,7 +394,6 @@ def test_text_of_a_live_slurm_says_what_its_json_says(
 
 def in_zone(text: str, zone: str) -> str:
     """Write the UTC times of a list as a clock of the zone shows them."""
-    import re
 
     def local(found: "re.Match[str]") -> str:
         return pd.Timestamp(found.group(), tz="UTC").tz_convert(zone).strftime("%Y-%m-%dT%H:%M:%S")
