@@ -350,8 +350,10 @@ def test_lists_of_nodes_are_slurms() -> None:
             indices_of(text, 64)
 
 
-TOLD = """job_id status raw_status submit_time start_time end_time duration_s gpus gpu_type user group name queue
-requested_walltime_s known_at qos nodes cpus mem_mb node_list""".split()
+TOLD = [
+    "job_id", "status", "raw_status", "submit_time", "start_time", "end_time", "duration_s", "gpus", "gpu_type", "user",
+    "group", "name", "queue", "requested_walltime_s", "known_at", "qos", "nodes", "cpus", "mem_mb", "node_list",
+]  # fmt: skip
 LATER = ("end_time", "known_at", "duration_s", "status", "raw_status")
 """What another reading of a job that still ran tells otherwise."""
 
