@@ -386,14 +386,16 @@ class Cluster(_Record):
             zone_of(self.timezone)
         except InputError as error:
             raise FieldError("timezone", error.problem, error.fix or "") from None
-        for field, records in (("pools", self.pools), ("apps", self.apps), ("tenants", self.tenants)):
-            seen: set[str] = set()
-            for i, record in enumerate(records):
-                if record.id in seen:
-                    raise FieldError(
-                        f"{field}[{i}].id", f"{record.id!r} is there twice", "give each its own name"
-                    )
-                seen.add(record.id)
+        named = {
+            "pools": [pool.id for pool in self.pools],
+            "apps": [app.id for app in self.apps],
+            "tenants": [tenant.id for tenant in self.tenants],
+        }
+        for field, names in named.items():
+            first = {name: i for i, name in reversed(list(enumerate(names)))}
+            for i, name in enumerate(names):
+                if first[name] != i:
+                    raise FieldError(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
         if self.gpus > MAX_GPUS:
             raise FieldError("pools", f"they have {self.gpus:,} GPUs", f"give at most {MAX_GPUS:,}")
         self._check_pools()

@@ -15,6 +15,7 @@ from tidegrid.data.slurm import is_sacct, read_sacct
 from tidegrid.data.source import Log, Source
 from tidegrid.data.tables import JOBS, KINDS
 from tidegrid.errors import InputError
+from tidegrid.files import read_start
 
 FORMATS = ("tidegrid", "trace", "sacct", "swf")
 """The formats of job history that :func:`tidegrid.data.read_jobs` reads."""
@@ -96,7 +97,7 @@ def detect(path: str | Path) -> str:
         return "trace" if "submit_s" in names and "kind" not in names else "tidegrid"
     if file.name.removesuffix(".gz").endswith(".swf"):
         return "swf"
-    text = read_text(file, errors="replace")[:100_000]
+    text = read_start(file, 100_000).decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     header = text.lstrip().split("\n", 1)[0]
     if header.startswith(";"):
         return "swf"

@@ -59,8 +59,8 @@ def place_running(
         except InputError as error:
             wrong[i] = error
     kinds: dict[tuple[str, str], list[int]] = {}
-    for i, error in wrong.items():
-        kinds.setdefault((error.field or "gpu_ids", error.fix or ""), []).append(i)
+    for i, found in wrong.items():
+        kinds.setdefault((found.field or "gpu_ids", found.fix or ""), []).append(i)
     for (field, fix), members in sorted(kinds.items()):
         source.refuse(np.isin(np.arange(len(rows)), members), field, lambda at: wrong[at].problem, fix)
     good = sorted(placed)

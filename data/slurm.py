@@ -449,8 +449,8 @@ def _in_our_words(raw: pd.DataFrame, source: Source, types: Mapping[str, str]) -
     if (memory != "").any():
         out["mem_mb"] = _by_value(memory, _mebibytes)
     for theirs, ours in (("ElapsedRaw", "elapsed"), ("Suspended", "suspended")):
-        name = next((name for name in (theirs, theirs.removesuffix("Raw")) if name in raw.columns), None)
-        out[ours] = np.nan if name is None else slurm_seconds(raw[name], name, source, plain_seconds=True)
+        given = [name for name in (theirs, theirs.removesuffix("Raw")) if name in raw.columns]
+        out[ours] = slurm_seconds(raw[given[0]], given[0], source, plain_seconds=True) if given else np.nan
     for name in ("TimelimitRaw", "Timelimit"):
         if name in raw.columns and "requested_walltime_s" not in out.columns:
             limit = slurm_seconds(raw[name], name, source)
@@ -615,23 +615,34 @@ def _joined(frame: pd.DataFrame, source: Source, notes: Note | None) -> tuple[pd
     resized = frame["raw_status"].str.upper() == "RESIZING"
     if not resized.any():
         return frame, source
-    order = frame.sort_values(["job_id", "submit_time"], kind="stable").index.to_list()
+    again = frame[frame["job_id"].isin(set(frame["job_id"][resized]))].sort_values(
+        ["job_id", "submit_time"], kind="stable"
+    )
+    at = again.index.to_list()
+    ids, submits, ends = (again[name].tolist() for name in ("job_id", "submit_time", "end_time"))
+    states, lengths, goes_on = (
+        again["raw_status"].tolist(),
+        again["duration_s"].tolist(),
+        resized[again.index].tolist(),
+    )
     keep = np.ones(len(frame), dtype=bool)
+    for k in reversed(range(len(at) - 1)):
+        if goes_on[k] and ids[k] == ids[k + 1] and abs(submits[k + 1] - ends[k]) <= _CLOCK:
+            keep[at[k + 1]] = False
+            states[k], ends[k], lengths[k] = states[k + 1], ends[k + 1], lengths[k] + lengths[k + 1]
+    if keep.all():
+        return frame, source
+    add_note(notes, f"{int((~keep).sum()):,} attempts go on a resized job's and are joined with it")
     out = frame.copy()
-    for before, after in zip(reversed(order[:-1]), reversed(order[1:]), strict=True):
-        same = frame.at[before, "job_id"] == frame.at[after, "job_id"]
-        if (
-            not (same and resized[before])
-            or abs(frame.at[after, "submit_time"] - frame.at[before, "end_time"]) > _CLOCK
-        ):
-            continue
-        keep[after] = False
-        for name in ("raw_status", "end_time"):
-            out.at[before, name] = out.at[after, name]
-        out.at[before, "duration_s"] = out.at[before, "duration_s"] + out.at[after, "duration_s"]
-    if not keep.all():
-        add_note(notes, f"{int((~keep).sum()):,} attempts go on a resized job's and are joined with it")
+    out["raw_status"] = _replaced(out["raw_status"], at, states)
+    out["end_time"] = _replaced(out["end_time"], at, ends)
+    out["duration_s"] = _replaced(out["duration_s"], at, lengths)
     return out[keep].reset_index(drop=True), source.take(keep)
+
+
+def _replaced(cells: pd.Series, at: list[int], values: list[Any]) -> pd.Series:
+    new = pd.Series(values, index=at, dtype=cells.dtype)
+    return new.reindex(cells.index).where(cells.index.isin(at), cells)
 
 
 def _with_features(frame: pd.DataFrame, notes: Note | None) -> pd.DataFrame:

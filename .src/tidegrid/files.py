@@ -55,19 +55,34 @@ def read_bytes(path: str | Path, limit: int = MAX_TEXT) -> bytes:
     InputError
         The file cannot be read, is larger than the limit, or is a damaged gzip file.
     """
+    content = read_start(path, limit + 1)
+    if len(content) > limit:
+        raise InputError(
+            f"holds more than {limit // 2**20:,} MiB",
+            file=path,
+            fix="give less of it, or write tables as Parquet",
+        )
+    return content
+
+
+def read_start(path: str | Path, count: int) -> bytes:
+    """Return the first ``count`` bytes of a regular file, unpacked where it is gzipped.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is a damaged gzip file.
+    """
     file = regular_file(path)
-    too_large = InputError(
-        f"holds more than {limit // 2**20:,} MiB", file=file, fix="give less of it, or write tables as Parquet"
-    )
+    packed = False
     try:
-        with open(file, "rb") as raw:
+        with file.open("rb") as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             if packed or file.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw) as stream:
-                    content = stream.read(limit + 1)
-            else:
-                content = raw.read(limit + 1)
+                    return stream.read(count)
+            return raw.read(count)
     except EOFError:
         raise InputError("ends early: it is cut", file=file, fix="fetch or copy it again, whole") from None
     except (gzip.BadGzipFile, zlib.error):
@@ -80,9 +95,6 @@ def read_bytes(path: str | Path, limit: int = MAX_TEXT) -> bytes:
         raise InputError(
             f"cannot be read ({error.strerror})", file=file, fix="name an existing file"
         ) from None
-    if len(content) > limit:
-        raise too_large
-    return content
 
 
 @contextmanager

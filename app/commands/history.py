@@ -146,7 +146,7 @@ def import_(
     _known_table(what)
     given = {"--format": format, "--kind": None if kind == "training" else kind, "--start": start}
     given |= {"--value": value, "--duplicates": None if duplicates == "error" else duplicates}
-    given |= {"--fill": None if fill == "none" else fill, "--nodes": nodes}
+    given |= {"--fill": None if fill == "none" else fill, "--nodes": None if nodes is None else str(nodes)}
     given |= {"--append": "yes" if append else None}
     check_outputs(out)
     _only_its_own(what, [name for name, told in given.items() if told is not None])

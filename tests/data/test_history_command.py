@@ -261,3 +261,41 @@ def test_import_refuses_options_of_another_table(site: Path, tmp_path: Path) -> 
         result.exception
     )
     assert not (tmp_path / "jobs.csv").exists()
+
+
+def test_import_appends_as_a_timer_would(tmp_path: Path) -> None:
+    """Merged by job and submit time, the same again changes nothing, and a window without jobs is fine."""
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n"
+    row = "{id}|{state}|1772438400|1772439000|{end}|{s}|gres/gpu=1\n"
+    first = header + row.format(id=1, state="RUNNING", end="Unknown", s=60)
+    second = header + row.format(id=1, state="COMPLETED", end=1772442600, s=3600)
+    second += row.format(id=2, state="COMPLETED", end=1772442600, s=3600)
+    source, out = tmp_path / "sacct.txt", tmp_path / "jobs.csv"
+    for text, statuses in (
+        (header, []),
+        (first, ["running"]),
+        (second, ["completed"] * 2),
+        (header, ["completed"] * 2),
+    ):
+        source.write_text(text)
+        for _ in range(2):
+            assert run("import", source, "--append", "--out", out).exit_code == 0
+            assert read_jobs(out)["status"].tolist() == statuses
+    before = out.read_bytes()
+    told = json.loads(run("import", source, "--append", "--out", out, "--json").stdout)
+    assert (told["rows"], told["read"], told["set_aside"]) == (2, 0, 0) and out.read_bytes() == before
+    source.write_text(second.replace("|1772438400|", "|soon|", 1))
+    result = run("import", source, "--append", "--out", out)
+    assert result.exit_code == 1 and "row 2, submit_time: 'soon' is not a time" in result.output
+    assert len(read_jobs(out)) == 2
+
+
+def test_import_tells_a_zone_that_is_likely_wrong(tmp_path: Path) -> None:
+    """Times of sacct are local to whoever ran it: a zone that shifts them into the future is told."""
+    soon = (pd.Timestamp.now(tz="UTC") + pd.Timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%S")
+    source = tmp_path / "sacct.txt"
+    source.write_text(
+        f"JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n1|RUNNING|{soon}|{soon}|Unknown|5|gres/gpu=1\n"
+    )
+    result = run("import", source, "--timezone", "UTC", "--out", tmp_path / "jobs.csv")
+    assert "hours in the future: is the time zone right" in result.output
