@@ -1,20 +1,10 @@
 """What happened: job and traffic history, read, validated, and cut at what was known."""
 
-from tidegrid.data.cluster import (
-    App,
-    Capacity,
-    Cluster,
-    Maintenance,
-    Pool,
-    Tenant,
-    block_size,
-    read_cluster,
-    rounded_sizes,
-    write_cluster,
-)
+from tidegrid.data.cluster import Cluster, block_size, read_cluster, rounded_sizes, write_cluster
 from tidegrid.data.history import History, request_features
 from tidegrid.data.instants import as_instant, slurm_minutes
 from tidegrid.data.readers import read_jobs, read_requests, read_running
+from tidegrid.data.records import App, Capacity, Maintenance, Pool, Tenant
 from tidegrid.data.running import check_running, gpu_ids, on_down_gpus, place_running
 from tidegrid.data.schema import validate
 from tidegrid.data.slots import horizon, hour_of_day, hour_of_week, local_day

@@ -10,8 +10,9 @@ import pandas as pd
 from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import as_instant
 from tidegrid.data.readers import Note, SetAside, add_note, completed_jobs, read_raw, read_text, tell
+from tidegrid.data.sacct import is_sacct
 from tidegrid.data.schema import header_text, validate
-from tidegrid.data.slurm import is_sacct, read_sacct
+from tidegrid.data.slurm import read_sacct
 from tidegrid.data.source import Log, Source
 from tidegrid.data.tables import JOBS, KINDS
 from tidegrid.errors import InputError

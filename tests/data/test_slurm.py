@@ -14,7 +14,8 @@ from tidegrid.data import read_jobs
 from tidegrid.data.formats import detect
 from tidegrid.data.merge import merge_jobs
 from tidegrid.data.nodelist import as_indices, indices_of, nodes_of
-from tidegrid.data.slurm import FIELDS, gpus_of, node_types, zone_warning
+from tidegrid.data.sacct import FIELDS
+from tidegrid.data.slurm import gpus_of, node_types, zone_warning
 from tidegrid.errors import InputError
 
 HEADER = "JobID|User|Account|JobName|Partition|State|Submit|Start|End|ElapsedRaw|Timelimit|AllocTRES"
@@ -414,3 +415,56 @@ def in_zone(text: str, zone: str) -> str:
 def test_the_documented_command_has_the_fields_that_are_read() -> None:
     page = (Path(__file__).parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
     assert f"--format={FIELDS} " in page and FIELDS.endswith("JobName")
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=4),
+    lambda inside: (
+        st.lists(inside, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(("set", "infinite", "number", "current", "type", "count")), inside, max_size=3
+        )
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(old({}))), _ANY), max_size=4))
+def test_no_json_of_a_job_can_crash_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, object]]
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "sacct.json"
+    jobs = [old({}), *(new({name: value, "job_id": 8 + i}) for i, (name, value) in enumerate(changes))]
+    path.write_text(json.dumps({"jobs": jobs}))
+    aside: list[InputError] = []
+    notes: list[str] = []
+    assert "7" in read_jobs(path, set_aside=aside, notes=notes)["job_id"].tolist()
+    assert all(str(error).isprintable() for error in aside)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                ("1", "7", "COMPLETED", "RUNNING", "RESIZING", "2026-03-02T08:00:00", "Unknown", "1772438400",
+                 "99999999999", "gpu:" + "9" * 5000, "gres/gpu=" + "9" * 5000, "gres/gpu=2", "²", "-5", "1.2.3M",
+                 "mem=1.2.3M", "4:00:00", "9" * 400, "", "\ud83d", "a[1-", "{`bits`: 1e999}", "\x00")
+            ),
+            min_size=11,
+            max_size=13,
+        ),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_no_cells_of_a_list_can_crash_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
+) -> None:
+    path = tmp_path_factory.mktemp("text") / "sacct.txt"
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|Suspended|Timelimit|NNodes|ReqMem|ReqTRES|Comment"
+    text = "\n".join([header, *("|".join(row) for row in rows)]) + "\n"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    for aside in (None, []):
+        try:
+            read_jobs(path, timezone="Europe/Berlin", set_aside=aside)
+        except InputError as error:
+            assert str(error).isprintable()
