@@ -240,17 +240,16 @@ def _whole_memory(raw: pd.DataFrame, out: pd.DataFrame) -> pd.Series:
             times = times.mask(each[2] == mark, count)
     amount = pd.to_numeric(each[0], errors="coerce") * times
     units = each[1].fillna("")
-    told = ["" if pd.isna(a) else f"{a:g}{unit}" for a, unit in zip(amount, units, strict=True)]
+    told = ["" if pd.isna(a) else f"{a!r}{unit}" for a, unit in zip(amount, units, strict=True)]
     return pd.Series(told, index=text.index, dtype=str)
 
 
-def _mebibytes(text: str) -> str:
+def _mebibytes(text: str) -> float:
     if not text:
-        return ""
+        return float("nan")
     factor = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
     unit = text[-1] if text[-1] in factor else "M"
-    amount = float(text.rstrip("KMGTP")) * factor[unit]
-    return f"{amount:g}" if amount < 1e6 else str(int(amount))
+    return float(text.rstrip("KMGTP")) * factor[unit]
 
 
 def slurm_seconds(cells: pd.Series, field: str, source: Source, *, plain_seconds: bool = False) -> pd.Series:
