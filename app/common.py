@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,6 +19,9 @@ REFUSED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 STOPPED = "tidegrid: interrupted; nothing was left half-written\n"
+
+MOST_TOLD = 20
+"""The rows set aside that are told one by one on a terminal; the JSON has all."""
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
@@ -141,6 +144,19 @@ def progress(description: str, quiet: bool = False, lines: bool = False) -> Iter
 def count(number: int, one: str, many: str | None = None) -> str:
     """Return "1 job", "2 jobs": a number with its noun."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def set_aside_json(aside: Sequence[InputError]) -> dict[str, Any]:
+    """Return the rows that were set aside as every command's JSON has them: how many, and each."""
+    return {"set_aside": len(aside), "set_aside_rows": [problem.to_dict() for problem in aside]}
+
+
+def tell_set_aside(aside: Sequence[InputError]) -> None:
+    """Tell on standard error of the rows that were set aside."""
+    for problem in aside[:MOST_TOLD]:
+        sys.stderr.write(f"set aside: {problem}\n")
+    if len(aside) > MOST_TOLD:
+        sys.stderr.write(f"set aside: {count(len(aside) - MOST_TOLD, 'more row')}\n")
 
 
 def check_time_limit(mode: str, time_limit: float | None) -> None:

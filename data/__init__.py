@@ -1,19 +1,11 @@
 """What happened: job and traffic history, read, validated, and cut at what was known."""
 
-from tidegrid.data.cluster import (
-    App,
-    Capacity,
-    Cluster,
-    Pool,
-    block_size,
-    check_running,
-    on_down_gpus,
-    read_cluster,
-    write_cluster,
-)
+from tidegrid.data.cluster import Cluster, block_size, read_cluster, rounded_sizes, write_cluster
 from tidegrid.data.history import History, request_features
 from tidegrid.data.instants import as_instant, slurm_minutes
 from tidegrid.data.readers import read_jobs, read_requests, read_running
+from tidegrid.data.records import App, Capacity, Maintenance, Pool, Tenant
+from tidegrid.data.running import check_running, gpu_ids, on_down_gpus, place_running
 from tidegrid.data.schema import validate
 from tidegrid.data.slots import horizon, hour_of_day, hour_of_week, local_day
 from tidegrid.data.tables import JOBS, KINDS, REQUESTS, RUNNING, TABLES, TRAFFIC, VARIANTS
@@ -34,17 +26,21 @@ __all__ = [
     "Capacity",
     "Cluster",
     "History",
+    "Maintenance",
     "Pool",
+    "Tenant",
     "TraceDay",
     "as_instant",
     "block_size",
     "check_running",
     "fill_gaps",
+    "gpu_ids",
     "horizon",
     "hour_of_day",
     "hour_of_week",
     "local_day",
     "on_down_gpus",
+    "place_running",
     "read_cluster",
     "read_jobs",
     "read_requests",
@@ -53,6 +49,7 @@ __all__ = [
     "regular_hours",
     "request_features",
     "requests_from_trace",
+    "rounded_sizes",
     "slurm_minutes",
     "validate",
     "write_cluster",

@@ -1,130 +1,50 @@
-"""The cluster: pools of GPUs, the realtime apps that live on them, and the zone of its week."""
+"""The cluster: pools of GPUs and their nodes, the realtime apps that live on them, and the zone of its week."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
+from pydantic import Field, StrictBool, ValidationError, model_validator
 
+from tidegrid.data.nodelist import indices_of, nodes_of
+from tidegrid.data.records import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
+from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
+from tidegrid.validation import FieldError, first_error, input_errors
 from tidegrid.zones import zone_of
 
-if TYPE_CHECKING:
-    from tidegrid.data.schema import Source
 
-Name = Annotated[str, Field(min_length=1, max_length=200, strict=True)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Capacity(_Record):
-    """What one GPU serves.
-
-    Parameters
-    ----------
-    units_per_gpu_hour
-        Units of the app's traffic (requests, tokens) that one GPU serves in an hour at the service level; None
-        where it is to be fitted from history.
-    gpus_per_replica
-        GPUs of one replica (tensor parallel).
-    min_replicas
-        Replicas that are always up.
-    target_load
-        The share of the capacity that is planned on, above 0 and at most 1.
-    """
-
-    units_per_gpu_hour: Positive | None = None
-    gpus_per_replica: Annotated[StrictInt, Field(ge=1)] = 1
-    min_replicas: Annotated[StrictInt, Field(ge=0)] = 0
-    target_load: Annotated[float, Field(gt=0, le=1)] = 1.0
-
-
-class Pool(_Record):
-    """GPUs of one type in a line.
-
-    Parameters
-    ----------
-    id
-        The pool's name.
-    gpus
-        How many GPUs it has, at least 1.
-    gpu_type
-        Their type, such as ``H100-SXM-80GB``.
-    node_size
-        GPUs of a node; a block of at most that many stays inside one, a larger one starts at a node's first GPU.
-        None where blocks may lie anywhere.
-    gpus_per_node
-        GPUs of a physical node, for estimates of communication; ``node_size`` where absent.
-    down
-        Indices of GPUs that do not work now: no job and no app is put on them.
-    """
-
-    id: Name
-    gpus: Annotated[StrictInt, Field(ge=1)]
-    gpu_type: Name
-    node_size: Annotated[StrictInt, Field(ge=1)] | None = None
-    gpus_per_node: Annotated[StrictInt, Field(ge=1)] | None = None
-    down: tuple[Annotated[StrictInt, Field(ge=0)], ...] = ()
-
-
-class App(_Record):
-    """A realtime app.
-
-    Parameters
-    ----------
-    id
-        The app's name.
-    pool
-        The pool that it lives in.
-    priority
-        1 (lowest) to 10.
-    swap_cap
-        GPUs that may enter or leave between two steps; None for no cap.
-    held
-        Indices of the GPUs that it holds now.
-    series_id
-        Its traffic series; its own name where absent.
-    capacity
-        What one GPU serves.
-    """
-
-    id: Name
-    pool: Name
-    priority: Annotated[StrictInt, Field(ge=1, le=10)] = 5
-    swap_cap: Annotated[StrictInt, Field(ge=0)] | None = None
-    held: tuple[Annotated[StrictInt, Field(ge=0)], ...] = ()
-    series_id: str | None = None
-    capacity: Capacity = Capacity()
-
-    @property
-    def series(self) -> str:
-        """The name of its traffic series."""
-        return self.series_id or self.id
-
-
-class Cluster(_Record):
+class Cluster(Record):
     """A cluster description; see ``docs/data-formats.md``.
 
     Parameters
     ----------
     timezone
         IANA zone of its week: demand follows the local clock.
+    country, subdivision
+        ISO 3166 codes of the public holidays that demand follows, such as ``DE`` and ``BY``; None for none.
     pools
         At least one pool.
     apps
         Its realtime apps.
+    maintenance
+        GPUs that are closed for a time.
+    tenants
+        Limits of tenants; one that is not listed has none.
     synthetic
         Whether it was made up; shown wherever its figures are.
     """
 
     timezone: Name = "UTC"
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1)]
-    apps: tuple[App, ...] = ()
+    country: Annotated[str, Field(pattern=r"^[A-Z]{2,3}$", strict=True)] | None = None
+    subdivision: Annotated[str, Field(pattern=r"^[A-Za-z0-9 \-]{1,40}$", strict=True)] | None = None
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=1000)]
+    apps: Annotated[tuple[App, ...], Field(max_length=10_000)] = ()
+    maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100_000)] = ()
+    tenants: Annotated[tuple[Tenant, ...], Field(max_length=100_000)] = ()
     synthetic: StrictBool = False
 
     @property
@@ -145,45 +65,223 @@ class Cluster(_Record):
                 return pool
         raise InputError(f"there is no pool {name!r}", field="pool", fix=f"use one of {_ids(self.pools)}")
 
+    def pool_of_node(self, node: str) -> Pool:
+        """Return the pool that has a node.
+
+        Raises
+        ------
+        InputError
+            There is none.
+        """
+        for pool in self.pools:
+            if node in pool.node_index:
+                return pool
+        raise InputError(
+            f"there is no node {node!r}", field="nodes", fix="name the nodes of its pool in cluster.json"
+        )
+
+    def closed_gpus(self, window: Maintenance) -> dict[str, list[int]]:
+        """Return the GPUs that a window closes: for each pool, their indices, sorted."""
+        if window.nodes:
+            out: dict[str, list[int]] = {}
+            for node in window.nodes:
+                pool = self.pool(window.pool) if window.pool else self.pool_of_node(node)
+                out.setdefault(pool.id, []).extend(pool.gpus_of(node))
+            return {name: sorted(set(gpus)) for name, gpus in out.items()}
+        pools = [self.pool(window.pool)] if window.pool else list(self.pools)
+        return {pool.id: sorted(set(window.gpus)) or list(range(pool.gpus)) for pool in pools}
+
+    def closed_steps(
+        self, start: pd.Timestamp, step_minutes: int, steps: int
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return the windows as steps: for each pool ``{"gpus": [first, last + 1], "from", "to", "kind"}``.
+
+        A step is closed where the window touches it. ``down`` of a pool is a window over all steps.
+
+        Parameters
+        ----------
+        start
+            The instant of step 0.
+        step_minutes, steps
+            The length of a step, and how many there are, the lookahead included.
+        """
+        length = pd.Timedelta(minutes=step_minutes)
+        out: dict[str, list[dict[str, Any]]] = {}
+        for pool in self.pools:
+            out[pool.id] = [_closed(run, 0, steps, "down") for run in _runs(pool.down)]
+        for window in self.maintenance:
+            first = 0 if window.start is None else max(0, (window.start - start) // length)
+            last = steps if window.end is None else min(steps, -((start - window.end) // length))
+            if last <= first:
+                continue
+            for name, gpus in self.closed_gpus(window).items():
+                out[name] += [_closed(run, int(first), int(last), window.kind) for run in _runs(gpus)]
+        return {name: windows for name, windows in out.items() if windows}
+
+    def with_down(self, gpus: Mapping[str, Iterable[int]]) -> "Cluster":
+        """Return the cluster with more GPUs that do not work."""
+        pools = tuple(
+            pool.model_copy(update={"down": tuple(sorted({*pool.down, *gpus.get(pool.id, ())}))})
+            for pool in self.pools
+        )
+        return self.model_copy(update={"pools": pools})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_to_gpus(cls, value: Any) -> Any:
+        """Translate nodes in Slurm's notation, and GPUs that are named by their node (``"a1"``, ``"a1:0-3"``)."""
+        if not isinstance(value, dict) or not isinstance(value.get("pools"), list | tuple):
+            return value
+        pools = [_with_names(pool, i) for i, pool in enumerate(value["pools"])]
+        by_id = {
+            pool["id"]: pool for pool in pools if isinstance(pool, dict) and isinstance(pool.get("id"), str)
+        }
+        apps = value.get("apps")
+        if isinstance(apps, list | tuple):
+            apps = [
+                _by_node(app, "held", by_id.get(app["pool"]), f"apps[{i}]")
+                if isinstance(app, dict) and isinstance(app.get("pool"), str)
+                else app
+                for i, app in enumerate(apps)
+            ]
+            value = value | {"apps": apps}
+        windows = value.get("maintenance")
+        if isinstance(windows, list | tuple):
+            windows = [
+                one | {"nodes": _node_names(one["nodes"], f"maintenance[{i}].nodes")}
+                if isinstance(one, dict) and isinstance(one.get("nodes"), str)
+                else one
+                for i, one in enumerate(windows)
+            ]
+            value = value | {"maintenance": windows}
+        return value | {"pools": pools}
+
     @model_validator(mode="after")
     def _consistent(self) -> "Cluster":
         try:
             zone_of(self.timezone)
         except InputError as error:
-            raise _at("timezone", error.problem, error.fix or "") from None
-        for field, names in (("pools", [p.id for p in self.pools]), ("apps", [a.id for a in self.apps])):
+            raise FieldError("timezone", error.problem, error.fix or "") from None
+        named = {
+            "pools": [pool.id for pool in self.pools],
+            "apps": [app.id for app in self.apps],
+            "tenants": [tenant.id for tenant in self.tenants],
+        }
+        for field, names in named.items():
+            first = {name: i for i, name in reversed(list(enumerate(names)))}
             for i, name in enumerate(names):
-                if name in names[:i]:
-                    raise _at(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
-        for i, pool in enumerate(self.pools):
-            for gpu in pool.down:
-                if gpu >= pool.gpus:
-                    raise _at(
-                        f"pools[{i}].down",
-                        f"GPU {gpu} is outside pool {pool.id!r}",
-                        f"use 0 to {pool.gpus - 1}",
-                    )
-            if len(set(pool.down)) < len(pool.down):
-                raise _at(f"pools[{i}].down", "a GPU is there twice", "name each GPU once")
+                if first[name] != i:
+                    raise FieldError(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
+        if self.gpus > MAX_GPUS:
+            raise FieldError("pools", f"they have {self.gpus:,} GPUs", f"give at most {MAX_GPUS:,}")
+        self._check_pools()
+        self._check_apps()
+        self._check_series()
+        self._check_windows()
         size = {pool.id: pool.gpus for pool in self.pools}
-        owner: dict[tuple[str, int], str] = {}
-        for i, app in enumerate(self.apps):
-            if app.pool not in size:
-                raise _at(
-                    f"apps[{i}].pool", f"there is no pool {app.pool!r}", f"use one of {_ids(self.pools)}"
-                )
-            for gpu in app.held:
-                field = f"apps[{i}].held"
-                if gpu >= size[app.pool]:
-                    raise _at(
-                        field, f"GPU {gpu} is outside pool {app.pool!r}", f"use 0 to {size[app.pool] - 1}"
+        for i, tenant in enumerate(self.tenants):
+            for name in tenant.limit if isinstance(tenant.limit, dict) else ():
+                if name not in size:
+                    raise FieldError(
+                        f"tenants[{i}].limit", f"there is no pool {name!r}", f"use one of {_ids(self.pools)}"
                     )
+        return self
+
+    def _check_pools(self) -> None:
+        owner: dict[str, str] = {}
+        for i, pool in enumerate(self.pools):
+            at = f"pools[{i}]"
+            _check_inside(pool.down, pool, f"{at}.down")
+            if pool.placement == "node" and pool.node_size is None:
+                raise FieldError(
+                    f"{at}.placement", "nodes have no size", "give node_size, the GPUs of a node"
+                )
+            if pool.placement == "node" and pool.gpus % (pool.node_size or 1):
+                raise FieldError(
+                    f"{at}.gpus",
+                    f"{pool.gpus} GPUs are no whole nodes of {pool.node_size}",
+                    "give whole nodes",
+                )
+            if pool.nodes and len(pool.nodes) * (pool.node_size or 0) != pool.gpus:
+                raise FieldError(
+                    f"{at}.nodes",
+                    f"{len(pool.nodes)} nodes of {pool.node_size} GPUs are not {pool.gpus} GPUs",
+                    "name each node once, and give node_size",
+                )
+            for k, name in enumerate(pool.nodes):
+                if owner.setdefault(name, at) != at or pool.node_index[name] != k:
+                    raise FieldError(f"{at}.nodes", f"node {name!r} is there twice", "name each node once")
+
+    def _check_apps(self) -> None:
+        pools = {pool.id: pool for pool in self.pools}
+        owner: dict[tuple[str, int], str] = {}
+        floors: dict[str, int] = {}
+        for i, app in enumerate(self.apps):
+            at = f"apps[{i}]"
+            if app.pool not in pools:
+                raise FieldError(
+                    f"{at}.pool", f"there is no pool {app.pool!r}", f"use one of {_ids(self.pools)}"
+                )
+            pool, replica = pools[app.pool], app.capacity.gpus_per_replica
+            _check_inside(app.held, pool, f"{at}.held")
+            for gpu in app.held:
                 other = owner.setdefault((app.pool, gpu), app.id)
                 if other != app.id:
-                    raise _at(field, f"GPU {gpu} is already held by {other!r}", "give each GPU to one app")
-            if len(set(app.held)) < len(app.held):
-                raise _at(f"apps[{i}].held", "a GPU is there twice", "name each GPU once")
-        return self
+                    raise FieldError(
+                        f"{at}.held", f"GPU {gpu} is already held by {other!r}", "give each GPU to one app"
+                    )
+            node = pool.node_size or pool.gpus
+            if replica > pool.gpus or (replica > node and replica % node):
+                raise FieldError(
+                    f"{at}.capacity.gpus_per_replica",
+                    f"a replica of {replica} GPUs does not fit nodes of {node}",
+                    f"give at most {node}, or a multiple of it that the pool has",
+                )
+            if app.swap_cap is not None and 0 < app.swap_cap < replica:
+                raise FieldError(
+                    f"{at}.swap_cap",
+                    f"{app.swap_cap} GPUs a step are less than a replica of {replica}: none could ever start",
+                    f"give at least {replica}, or leave it out for no cap",
+                )
+            floors[app.pool] = floors.get(app.pool, 0) + app.capacity.floor
+            if floors[app.pool] > pool.gpus:
+                raise FieldError(
+                    f"{at}.capacity.min_replicas",
+                    f"replicas that are always up take {floors[app.pool]} GPUs, and pool {pool.id!r} has {pool.gpus}",
+                    "give fewer replicas, or more GPUs",
+                )
+
+    def _check_series(self) -> None:
+        by_series: dict[str, list[int]] = {}
+        for i, app in enumerate(self.apps):
+            by_series.setdefault(app.series, []).append(i)
+        for series, members in by_series.items():
+            shares = [self.apps[i].series_share for i in members]
+            if len(members) == 1 and shares[0] is None:
+                continue
+            total = sum(share for share in shares if share is not None)
+            if None in shares or abs(total - 1) > 1e-6:
+                names = ", ".join(self.apps[i].id for i in members)
+                raise FieldError(
+                    f"apps[{members[-1]}].series_share",
+                    f"the shares of series {series!r} ({names}) sum to {total:g}",
+                    "give each app that serves the series its share, so that they sum to 1",
+                )
+
+    def _check_windows(self) -> None:
+        for i, window in enumerate(self.maintenance):
+            at = f"maintenance[{i}]"
+            try:
+                closed = self.closed_gpus(window)
+            except InputError as error:
+                field = f"{at}.{'pool' if error.field == 'pool' else 'nodes'}"
+                raise FieldError(field, error.problem, error.fix or "") from None
+            if window.gpus and (window.pool is None or window.nodes):
+                raise FieldError(f"{at}.gpus", "indices need one pool", "give pool and gpus, or nodes alone")
+            for name, gpus in closed.items():
+                _check_inside(tuple(gpus), self.pool(name), f"{at}.gpus")
+            if window.start is not None and window.end is not None and window.end <= window.start:
+                raise FieldError(f"{at}.to", "it ends before it begins", "give an instant after from")
 
     @classmethod
     def from_dict(cls, value: Any) -> "Cluster":
@@ -199,11 +297,26 @@ class Cluster(_Record):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise _as_input_error(error, value) from None
+            raise first_error(error) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cluster as JSON values."""
-        return self.model_dump(mode="json")
+        """Return the cluster as JSON values; what stands at its default and is new is left out."""
+        out: dict[str, Any] = self.model_dump(mode="json", by_alias=True)
+        for window in out["maintenance"]:
+            for end in ("from", "to"):
+                window[end] = None if window[end] is None else pd.Timestamp(window[end]).isoformat()
+        for name in ("country", "subdivision", "maintenance", "tenants"):
+            if not out[name]:
+                del out[name]
+        for pool in out["pools"]:
+            if not pool["nodes"]:
+                del pool["nodes"]
+            if pool["placement"] == "line":
+                del pool["placement"]
+        for app in out["apps"]:
+            if app["series_share"] is None:
+                del app["series_share"]
+        return out
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -231,7 +344,7 @@ def cluster_problems(path: str | Path) -> list[InputError]:
     except InputError as error:
         return [error if error.file else error.in_file(path)]
     except ValidationError as error:
-        return [_one_error(found, value).in_file(path) for found in _innermost(error)]
+        return [found.in_file(path) for found in input_errors(error)]
     return []
 
 
@@ -240,70 +353,8 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     write_json(path, cluster.to_dict())
 
 
-def check_running(
-    cluster: Cluster,
-    running: pd.DataFrame,
-    *,
-    file: str | Path | None = None,
-    source: "Source | None" = None,
-) -> None:
-    """Raise where a running job's block does not fit the cluster.
-
-    The error names the row in ``source``, or the row counted from the position in ``file``.
-
-    Raises
-    ------
-    InputError
-        A block lies in no pool, outside its pool, across nodes, or on a GPU that an app holds.
-    """
-    from tidegrid.data.schema import Source
-
-    source = source or Source(file)
-    if running.empty:
-        return
-    names = [pool.id for pool in cluster.pools]
-    pools = running["pool"]
-    source.refuse(
-        ~pools.isin(names).to_numpy(),
-        "pool",
-        lambda at: f"there is no pool {pools.iloc[at]!r}",
-        f"use one of {', '.join(names)}",
-    )
-    first, gpus = running["first_gpu"].to_numpy(), running["gpus"].to_numpy()
-    size = pools.map({pool.id: pool.gpus for pool in cluster.pools}).to_numpy()
-    source.refuse(
-        first + gpus > size, "first_gpu", "the block lies outside its pool", "use GPUs that the pool has"
-    )
-    node = pools.map({pool.id: pool.node_size or 0 for pool in cluster.pools}).to_numpy()
-    width = np.where(node > 0, node, 1)
-    crosses = (node > 0) & np.where(
-        gpus <= node, first // width != (first + gpus - 1) // width, first % width != 0
-    )
-    source.refuse(crosses, "first_gpu", "the block crosses a node", "start it so that it stays in its node")
-    for app in cluster.apps:
-        held = np.sort(np.array(app.held, dtype="int64"))
-        inside = np.searchsorted(held, first + gpus) - np.searchsorted(held, first)
-        clash = (pools == app.pool).to_numpy() & (inside > 0)
-        source.refuse(
-            clash, "first_gpu", f"the block holds a GPU of app {app.id!r}", "give each GPU to one of them"
-        )
-
-
-def on_down_gpus(cluster: Cluster, running: pd.DataFrame) -> np.ndarray:
-    """Return which running jobs hold a GPU that is down: they are lost. Shape (running jobs,), bool."""
-    broken = {pool.id: np.sort(np.array(pool.down, dtype="int64")) for pool in cluster.pools}
-    none = np.empty(0, dtype="int64")
-    lost = np.zeros(len(running), dtype=bool)
-    for i, (pool, first, gpus) in enumerate(
-        zip(running["pool"], running["first_gpu"], running["gpus"], strict=True)
-    ):
-        at = np.searchsorted(broken.get(str(pool), none), [int(first), int(first) + int(gpus)])
-        lost[i] = at[1] > at[0]
-    return lost
-
-
 def block_size(gpus: int | np.ndarray | pd.Series) -> Any:
-    """Return GPU counts rounded up to powers of two, the sizes of legal blocks.
+    """Return GPU counts rounded up to powers of two, the sizes of legal blocks of a pool in a line.
 
     Raises
     ------
@@ -326,59 +377,89 @@ def block_size(gpus: int | np.ndarray | pd.Series) -> Any:
     return sizes if isinstance(gpus, np.ndarray) else int(sizes)
 
 
+def rounded_sizes(cluster: Cluster, requests: pd.DataFrame) -> list[str]:
+    """Return a note of the requests whose sizes are rounded up, which pools in a line do."""
+    if requests.empty or all(pool.placement == "node" for pool in cluster.pools):
+        return []
+    asked = requests["gpus"].to_numpy()
+    sizes = block_size(asked)
+    odd = np.flatnonzero(sizes != asked)
+    if not len(odd):
+        return []
+    shown = ", ".join(f"{requests['job_id'].iloc[i]} ({asked[i]} → {sizes[i]})" for i in odd[:5])
+    more = f" and {len(odd) - 5:,} more" if len(odd) > 5 else ""
+    return [
+        f"{len(odd):,} request{'s' if len(odd) > 1 else ''} get more GPUs than asked for, since a pool in a line "
+        f'gives powers of two: {shown}{more}; "placement": "node" gives whole sizes'
+    ]
+
+
 def _ids(records: tuple[Pool, ...]) -> str:
     return ", ".join(record.id for record in records)
 
 
-class _FieldError(ValueError):
-    def __init__(self, field: str, problem: str, fix: str) -> None:
-        super().__init__(problem)
-        self.field, self.problem, self.fix = field, problem, fix
+def _check_inside(gpus: tuple[int, ...], pool: Pool, field: str) -> None:
+    for gpu in gpus:
+        if gpu >= pool.gpus:
+            raise FieldError(field, f"GPU {gpu} is outside pool {pool.id!r}", f"use 0 to {pool.gpus - 1}")
+    if len(set(gpus)) < len(gpus):
+        raise FieldError(field, "a GPU is there twice", "name each GPU once")
 
 
-def _at(field: str, problem: str, fix: str) -> _FieldError:
-    return _FieldError(field, problem, fix)
+def _runs(gpus: Iterable[int]) -> list[list[int]]:
+    """Return sorted indices as ranges ``[first, last + 1]``."""
+    out: list[list[int]] = []
+    for gpu in sorted(gpus):
+        if out and out[-1][1] == gpu:
+            out[-1][1] = gpu + 1
+        else:
+            out.append([gpu, gpu + 1])
+    return out
 
 
-def _named(value: dict[str, Any], index: int) -> str:
-    pool = value["pools"][index]
-    return f"pool {pool['id']!r}" if isinstance(pool, dict) and "id" in pool else f"pool {index}"
+def _closed(run: list[int], first: int, last: int, kind: str) -> dict[str, Any]:
+    return {"gpus": run, "from": first, "to": last, "kind": kind}
 
 
-def _as_input_error(error: ValidationError, value: dict[str, Any]) -> InputError:
-    found = _innermost(error)
-    more = len(found) - 1
-    also = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
-    return _one_error(found[0], value, also)
+def _node_names(text: str, field: str) -> list[str]:
+    try:
+        return nodes_of(text)
+    except InputError as error:
+        raise FieldError(field, error.problem, error.fix or "") from None
 
 
-def _innermost(error: ValidationError) -> list[Any]:
-    found = error.errors()
-    # pydantic also counts the field around a bad record; that is the same problem told twice
-    return [
-        e for e in found if not any(o is not e and o["loc"][: len(e["loc"])] == e["loc"] for o in found)
-    ] or found
+def _with_names(pool: Any, i: int) -> Any:
+    if not isinstance(pool, dict):
+        return pool
+    if isinstance(pool.get("nodes"), str):
+        pool = pool | {"nodes": _node_names(pool["nodes"], f"pools[{i}].nodes")}
+    return _by_node(pool, "down", pool, f"pools[{i}]")
 
 
-def _one_error(first: Any, value: dict[str, Any], also: str = "") -> InputError:
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, _FieldError):
-        return InputError(cause.problem + also, field=cause.field, fix=cause.fix)
-    path = ""
-    for part in first["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    if first["type"] == "missing":
-        return InputError("is missing" + also, field=path, fix="add it")
-    if first["type"] == "too_short":
-        return InputError("is empty" + also, field=path, fix="give at least one")
-    if first["type"] == "extra_forbidden":
-        return InputError("is unknown" + also, field=path, fix="remove it, or check its spelling")
-    if (
-        first["loc"][:1] == ("pools",)
-        and first["loc"][-1] == "gpus"
-        and first["type"] == "greater_than_equal"
-    ):
-        name = _named(value, int(first["loc"][1]))
-        return InputError(f"{name} has {first['input']} GPUs{also}", field=path, fix="give at least 1")
-    said = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return InputError(f"{first['input']!r} cannot be used{also}", field=path, fix=f"give {said}")
+def _by_node(record: dict[str, Any], field: str, pool: dict[str, Any] | None, at: str) -> dict[str, Any]:
+    """Replace the texts in a list of GPUs, ``"a1"`` or ``"a1:0-3"``, by the indices that they stand for."""
+    value = record.get(field)
+    if not isinstance(value, list | tuple) or not any(isinstance(one, str) for one in value):
+        return record
+    names, size = (pool or {}).get("nodes"), (pool or {}).get("node_size")
+    if not isinstance(names, list | tuple) or not isinstance(size, int) or not 1 <= size <= MAX_NODE:
+        raise FieldError(
+            f"{at}.{field}", "its pool has no names of nodes", "give nodes and node_size, or indices"
+        )
+    out: list[Any] = []
+    for one in value:
+        if not isinstance(one, str):
+            out.append(one)
+            continue
+        name, _, which = one.partition(":")
+        if name not in names:
+            raise FieldError(f"{at}.{field}", f"there is no node {name!r}", "name a node of its pool")
+        first = list(names).index(name) * size
+        try:
+            chosen = indices_of(which, size) if which else range(size)
+        except InputError as error:
+            raise FieldError(f"{at}.{field}", error.problem, error.fix or "") from None
+        if max(chosen) >= size:
+            raise FieldError(f"{at}.{field}", f"node {name!r} has {size} GPUs", f"use 0 to {size - 1}")
+        out += [first + gpu for gpu in chosen]
+    return record | {field: out}

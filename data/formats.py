@@ -1,4 +1,4 @@
-"""Foreign job histories: public GPU traces, ``sacct --parsable2``, and the standard workload format."""
+"""Foreign job histories: public GPU traces, Slurm's accounting, and the standard workload format."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,15 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text
-from tidegrid.data.instants import as_instant, slurm_minutes
-from tidegrid.data.readers import Note, _read_text, add_note, complete_jobs, read_raw
-from tidegrid.data.schema import Source, header_text
-from tidegrid.data.tables import KINDS
+from tidegrid.data.instants import as_instant
+from tidegrid.data.readers import Note, SetAside, add_note, completed_jobs, read_raw, read_text, tell
+from tidegrid.data.sacct import is_sacct
+from tidegrid.data.schema import header_text, validate
+from tidegrid.data.slurm import read_sacct
+from tidegrid.data.source import Log, Source
+from tidegrid.data.tables import JOBS, KINDS
 from tidegrid.errors import InputError
+from tidegrid.files import read_start
 
 FORMATS = ("tidegrid", "trace", "sacct", "swf")
 """The formats of job history that :func:`tidegrid.data.read_jobs` reads."""
@@ -51,7 +55,7 @@ STATUS_OF: Mapping[str, str] = {
     "running": "running",
     "completing": "running",
     "suspended": "running",
-    "resizing": "running",
+    "resizing": "cancelled",  # goes on under the same id; a job's parts are joined where the file has both
     "stopping": "running",
     "pending": "queued",
     "queued": "queued",
@@ -71,8 +75,13 @@ def map_status(raw: pd.Series) -> pd.Series:
 
     ``CANCELLED by 1000`` is cancelled; case, spaces and a trailing ``+`` do not matter.
     """
-    word = as_text(raw).str.lower().str.replace(r"\s+by\s+\S+$|\+$", "", regex=True).str.strip()
-    return word.str.replace(r"[\s-]+", "_", regex=True).map(STATUS_OF).fillna("")
+    text = as_text(raw)
+    return text.map({value: _status_of(value) for value in pd.unique(text)})
+
+
+def _status_of(raw: str) -> str:
+    word = re.sub(r"\s+by\s+\S+$|\+$", "", raw.lower()).strip()
+    return STATUS_OF.get(re.sub(r"[\s-]+", "_", word), "")
 
 
 def detect(path: str | Path) -> str:
@@ -89,11 +98,11 @@ def detect(path: str | Path) -> str:
         return "trace" if "submit_s" in names and "kind" not in names else "tidegrid"
     if file.name.removesuffix(".gz").endswith(".swf"):
         return "swf"
-    text = _read_text(file)
+    text = read_start(file, 100_000).decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     header = text.lstrip().split("\n", 1)[0]
     if header.startswith(";"):
         return "swf"
-    if "|" in header and re.search(r"(^|\|)JobID(Raw)?(\||$)", header):
+    if is_sacct(text):
         return "sacct"
     names = [name.strip().strip('"') for name in header.split(",")]
     return "trace" if "submit_s" in names and "kind" not in names else "tidegrid"
@@ -106,7 +115,9 @@ def read_foreign(
     timezone: str | None = None,
     start: str | None = None,
     kind: str = "training",
+    nodes: Mapping[str, str] | None = None,
     notes: Note | None = None,
+    set_aside: SetAside | None = None,
 ) -> pd.DataFrame:
     """Read a job history that is not in the documented schema; see :func:`tidegrid.data.read_jobs`.
 
@@ -116,24 +127,32 @@ def read_foreign(
     Raises
     ------
     InputError
-        The format is unknown, or a row cannot be used.
+        The format is unknown, the file cannot be used, or a row cannot and ``set_aside`` is not given.
     """
     if kind not in KINDS:
         raise InputError(f"{kind!r} is unknown", field="kind", fix=f"use one of {', '.join(KINDS)}")
+    log = None if set_aside is None else Log()
     if format == "trace":
-        frame, source = _trace(path)
+        frame, source = _trace(path, log)
     elif format == "sacct":
-        frame, source = _sacct(path, timezone, notes)
+        frame, source = read_sacct(path, timezone=timezone, nodes=nodes, notes=notes, log=log)
     elif format == "swf":
-        frame, source = _swf(path, start)
+        frame, source = _swf(path, start, log)
     else:
         raise InputError(f"{format!r} is unknown", field="format", fix=f"use one of {', '.join(FORMATS)}")
+    source = source.about(frame, JOBS.item, JOBS.key[0])
+    whole = len(frame)
     status = map_status(frame["raw_status"])
     lost = (status == "") & (as_text(frame["raw_status"]) != "")
     if lost.any():
         words = ", ".join(sorted(set(as_text(frame["raw_status"])[lost]))[:5])
         add_note(notes, f"{int(lost.sum()):,} jobs have an unknown status ({words}): they count as failed")
-    frame = frame.assign(status=status.mask(lost, "failed"), kind=kind)
+    if "kind" in frame.columns:
+        told = as_text(frame["kind"])
+        frame = frame.assign(kind=told.mask(told == "", kind))
+    else:
+        frame = frame.assign(kind=kind)
+    frame = frame.assign(status=status.mask(lost, "failed"))
     if "gpus" in frame.columns:
         frame, source = _without(frame, source, _empty(frame["gpus"]), "held no GPU", notes)
     frame, source = _without(frame, source, frame["status"] == "queued", "have not started", notes)
@@ -143,12 +162,20 @@ def read_foreign(
         untimed = _empty(frame["start_time"]) | _empty(frame["end_time"])
         idle |= _missing(frame["duration_s"]) & untimed & ended & (frame["status"] != "completed")
     frame, source = _without(frame, source, idle, "ended without running", notes)
-    if frame.empty:
+    if frame.empty and format != "sacct":
         raise InputError("no job of it ran on GPUs", file=source.file, fix="give a history of GPU jobs")
-    return complete_jobs(frame, source=source, timezone=timezone, notes=notes)
+    if frame.empty:  # a window of time in which nobody used GPUs
+        source.refuse_whole_file(len(source.log.rows) if source.log else 0, whole, may_be_empty=True)
+        out = validate(frame.reindex(columns=[c.name for c in JOBS.columns if c.always]), JOBS)
+    else:
+        out, _ = completed_jobs(frame, source, timezone, notes)
+    tell(log, set_aside)
+    return out
 
 
 def _missing(cells: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(cells.dtype) or isinstance(cells.dtype, pd.DatetimeTZDtype):
+        return cells.isna()
     return as_text(cells).str.lower().isin(MISSING)
 
 
@@ -177,8 +204,8 @@ def _need(frame: pd.DataFrame, names: tuple[str, ...], source: Source, why: str)
             raise InputError(said, file=source.file, row=1, field=name, fix=why)
 
 
-def _trace(path: str | Path) -> tuple[pd.DataFrame, Source]:
-    frame, source = read_raw(path)
+def _trace(path: str | Path, log: Log | None) -> tuple[pd.DataFrame, Source]:
+    frame, source = read_raw(path, log=log)
     _need(frame, ("job_id", "submit_time", "duration_s", "gpus", "status"), source, "a GPU trace needs it")
     frame = frame.drop(columns=[name for name in _AFTERWARDS if name in frame.columns])
     raw = frame["raw_status"] if "raw_status" in frame.columns else frame["status"]
@@ -188,113 +215,13 @@ def _trace(path: str | Path) -> tuple[pd.DataFrame, Source]:
     return frame.rename(columns={"req_walltime_s": "requested_walltime_s"}), source
 
 
-_GPUS = re.compile(r"gres/gpu=(\d+)")
-_TYPED_GPUS = re.compile(r"gres/gpu:([^=,:]+)=(\d+)")
-_GRES = re.compile(r"gpu(?::([A-Za-z][^:,(]*))?:(\d+)")
-
-
-def gpus_of(tres: str) -> tuple[int, str]:
-    """Return GPUs and GPU type from a Slurm TRES or GRES string.
-
-    Examples
-    --------
-    >>> gpus_of("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,node=1"), gpus_of("gpu:v100:4"), gpus_of("cpu=1")
-    ((2, 'a100'), (4, 'v100'), (0, ''))
-    """
-    typed = _TYPED_GPUS.findall(tres)
-    total = _GPUS.search(tres)
-    if typed or total:
-        kind = typed[0][0] if typed else ""
-        return (int(total.group(1)) if total else sum(int(count) for _, count in typed)), kind
-    gres = _GRES.findall(tres)
-    return sum(int(count) for _, count in gres), next((kind for kind, _ in gres if kind), "")
-
-
-_SACCT = {
-    "Submit": "submit_time",
-    "Start": "start_time",
-    "End": "end_time",
-    "User": "user",
-    "Account": "group",
-    "JobName": "name",
-    "Partition": "queue",
-    "State": "raw_status",
-    "NNodes": "nodes",
-    "NCPUS": "cpus",
-}
-
-
-def _sacct(path: str | Path, timezone: str | None, notes: Note | None) -> tuple[pd.DataFrame, Source]:
-    frame, source = read_raw(path, separator="|")
-    ident = "JobID" if "JobID" in frame.columns else "JobIDRaw"
-    fields = "JobID,User,Account,JobName,State,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES"
-    _need(frame, (ident, "State", "Submit", "Start", "End"), source, f"add it to sacct --format={fields}")
-    steps = as_text(frame[ident]).str.contains(".", regex=False)
-    frame, source = _without(frame, source, steps, "are steps of jobs", notes)
-    out = pd.DataFrame({"job_id": as_text(frame[ident])})
-    for theirs, ours in _SACCT.items():
-        if theirs in frame.columns:
-            out[ours] = as_text(frame[theirs])
-    tres = pd.Series([""] * len(frame))
-    for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES", "AllocTres", "ReqTres"):
-        if name in frame.columns:
-            tres = tres.where(tres != "", as_text(frame[name]))
-    held = [gpus_of(text) for text in tres]
-    out["gpus"] = [str(gpus) for gpus, _ in held]
-    out["gpu_type"] = [kind for _, kind in held]
-    if "ElapsedRaw" in frame.columns:
-        out["duration_s"] = as_text(frame["ElapsedRaw"])
-    elif "Elapsed" in frame.columns:
-        out["duration_s"] = _slurm_seconds(frame["Elapsed"], "Elapsed", source)
-    else:
-        out["duration_s"] = ""
-    if "TimelimitRaw" in frame.columns:
-        out["requested_walltime_s"] = _slurm_seconds(frame["TimelimitRaw"], "TimelimitRaw", source)
-    elif "Timelimit" in frame.columns:
-        out["requested_walltime_s"] = _slurm_seconds(frame["Timelimit"], "Timelimit", source)
-    running = map_status(out["raw_status"]) == "running"
-    out["duration_s"] = out["duration_s"].mask(running, "")
-    out["end_time"] = out["end_time"].mask(running | _missing(out["end_time"]), "")
-    out["start_time"] = out["start_time"].mask(_missing(out["start_time"]), "")
-    return _end_after_elapsed(out, source, timezone), source
-
-
-def _end_after_elapsed(frame: pd.DataFrame, source: Source, timezone: str | None) -> pd.DataFrame:
-    # a local end in the hour that an autumn night has twice reads an hour early; the elapsed time tells
-    if timezone in (None, "UTC") or frame.empty:
-        return frame
-    from tidegrid.data.schema import typed
-    from tidegrid.data.tables import JOBS
-
-    start = typed(frame["start_time"], JOBS["start_time"], source, timezone)
-    end = typed(frame["end_time"], JOBS["end_time"], source, timezone)
-    length = pd.to_timedelta(pd.to_numeric(frame["duration_s"], errors="coerce"), unit="s")
-    late = (start + length).astype(end.dtype)
-    return frame.assign(start_time=start, end_time=end.where(~(late > end), late))
-
-
-def _slurm_seconds(cells: pd.Series, field: str, source: Source) -> pd.Series:
-    text = as_text(cells)
-    seconds: dict[str, float] = {}
-    for value in pd.unique(text):
-        try:
-            minutes = slurm_minutes(value)
-        except InputError as error:
-            at = int(np.flatnonzero((text == value).to_numpy())[0])
-            raise InputError(
-                error.problem, file=source.file, row=source.row(at), field=field, fix=error.fix
-            ) from None
-        seconds[value] = np.nan if minutes is None else round(minutes * 60, 6)
-    return text.map(seconds).astype("float64")
-
-
 _SWF_STATUS = {1: "completed", 0: "failed", 5: "cancelled"}
 """Statuses 2 to 4 are parts of a job that the whole job's row already counts."""
 
 
-def _swf(path: str | Path, start: str | None) -> tuple[pd.DataFrame, Source]:
+def _swf(path: str | Path, start: str | None, log: Log | None) -> tuple[pd.DataFrame, Source]:
     file = Path(path)
-    lines = _read_text(file).split("\n")
+    lines = read_text(file).split("\n")
     begin = re.search(r"^;\s*UnixStartTime:\s*(\d+)", "\n".join(lines[:200]), flags=re.MULTILINE)
     if start is not None:
         origin = as_instant(start, field="start")
@@ -312,20 +239,19 @@ def _swf(path: str | Path, start: str | None) -> tuple[pd.DataFrame, Source]:
     ]
     if not numbered:
         raise InputError("has no jobs", file=file, fix="give at least one line of 18 numbers")
-    for row, cells in numbered:
-        if len(cells) < 18:
-            raise InputError(
-                f"has {len(cells)} fields",
-                file=file,
-                row=row,
-                fix="a job has 18 fields (see the SWF definition)",
-            )
-    source = Source(file, np.array([row for row, _ in numbered]))
-    table = pd.DataFrame([cells[:18] for _, cells in numbered])
-    number = table.apply(pd.to_numeric, errors="coerce")
+    source = Source(file, np.array([row for row, _ in numbered]), log)
+    short = np.array([len(cells) < 18 for _, cells in numbered])
     source.refuse(
-        number.isna().any(axis=1).to_numpy(), "fields", "holds text where a number belongs", "write numbers"
+        short,
+        "fields",
+        lambda at: f"has {len(numbered[at][1])} fields",
+        "a job has 18 fields (see the SWF definition)",
     )
+    table = pd.DataFrame([(cells + ["-1"] * 18)[:18] for _, cells in numbered])
+    number = table.apply(pd.to_numeric, errors="coerce")
+    text = ~np.isfinite(number.to_numpy(dtype="float64")).all(axis=1) | (number.abs() > 1e11).any(axis=1)
+    source.refuse(text.to_numpy(), "fields", "holds text where a number belongs", "write numbers")
+    number, source = source.usable(number)
     whole = ~number[10].isin((2, 3, 4)).to_numpy()
     number, source = number[whole].reset_index(drop=True), source.take(whole)
     submit = origin + pd.to_timedelta(number[1], unit="s")

@@ -11,9 +11,15 @@ from tidegrid.errors import InputError
 from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
-    from tidegrid.data.schema import Source
+    from tidegrid.data.source import Source
 
 UTC_DTYPE: Final = "datetime64[us, UTC]"
+
+EARLIEST: Final = pd.Timestamp("1970-01-01", tz="UTC")
+LATEST: Final = pd.Timestamp("2200-01-01", tz="UTC")
+"""The span of instants that are read: outside of it a date is a mistake, and calendars come to their ends."""
+
+_SPAN_FIX = "give a time between 1970 and 2199"
 
 _ZONED = r"[T ]\d\d.*(?:[Zz]|[+-]\d\d(?::?\d\d)?)$"
 _FIX = "write an ISO 8601 instant with its zone, such as 2026-03-02T08:00:00+00:00"
@@ -32,6 +38,15 @@ def parse_instants(
     InputError
         A cell is not a time, or carries no zone and none is stated.
     """
+    out, absent = _parsed(raw, field, source, timezone)
+    beyond = ((out < EARLIEST) | (out >= LATEST)).to_numpy(dtype=bool)
+    source.refuse(beyond, field, lambda at: f"{out.iloc[at].isoformat()} is out of range", _SPAN_FIX)
+    return out.mask(pd.Series(beyond, index=out.index)) if beyond.any() else out, absent
+
+
+def _parsed(
+    raw: pd.Series, field: str, source: "Source", timezone: str | None
+) -> tuple[pd.Series, np.ndarray]:
     if len(raw) == 0:
         return pd.Series([], index=raw.index, dtype=UTC_DTYPE), np.zeros(0, dtype=bool)
     if isinstance(raw.dtype, pd.DatetimeTZDtype):
@@ -87,6 +102,15 @@ def _localised(wall: pd.Series, timezone: str | None, field: str, source: "Sourc
     return local.dt.tz_convert("UTC").astype(UTC_DTYPE)
 
 
+def second_of_fold(instants: pd.Series, timezone: str) -> pd.Series:
+    """Return instants with those of the first pass of an hour that a clock has twice moved to the second."""
+    wall = instants.dt.tz_convert(zone_of(timezone)).dt.tz_localize(None)
+    later = wall.dt.tz_localize(
+        zone_of(timezone), ambiguous=np.zeros(len(wall), dtype=bool), nonexistent="shift_forward"
+    )
+    return later.dt.tz_convert("UTC").astype(UTC_DTYPE)
+
+
 def instant_text(instants: pd.Series) -> pd.Series:
     """Return UTC instants as ISO 8601 text with ``+00:00``, ``""`` for NaT; the inverse of reading them."""
     if len(instants) == 0:
@@ -104,16 +128,18 @@ def as_instant(value: object, *, field: str = "instant") -> pd.Timestamp:
     Raises
     ------
     InputError
-        It is not a time, or carries no zone.
+        It is not a time, carries no zone, or lies outside the span that is read.
     """
     try:
         stamp = pd.Timestamp(value)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise InputError(f"{value!r} is not a time", field=field, fix=_FIX) from None
     if pd.isna(stamp):
         raise InputError(f"{value!r} is not a time", field=field, fix=_FIX)
     if stamp.tzinfo is None:
         raise InputError(f"{str(value)!r} carries no time zone", field=field, fix=_FIX)
+    if not EARLIEST.year <= stamp.year < LATEST.year:
+        raise InputError(f"{str(value)!r} is out of range", field=field, fix=_SPAN_FIX)
     return stamp.tz_convert("UTC")
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.cells import MISSING, as_text
+from tidegrid.data.cells import MISSING, as_text, with_controls, without_controls
 from tidegrid.data.instants import parse_instants
+from tidegrid.data.source import Source
 from tidegrid.errors import InputError
 
 Dtype = Literal["float", "int", "bool", "category", "text", "id", "instant"]
@@ -17,7 +17,6 @@ Known = Literal["submit", "start", "end"]
 
 _TRUE = frozenset({"true", "t", "yes", "y", "1", "1.0", "on"})
 _FALSE = frozenset({"false", "f", "no", "n", "0", "0.0", "off"})
-_CONTROL = r"[\x00-\x1f\x7f]"
 _WHOLE_FLOAT = r"^(\d+)\.0+$"
 
 
@@ -110,6 +109,8 @@ class Table:
         Whether a header without rows is a valid table (an empty queue is; an empty history is not).
     doc
         One line that says what it holds.
+    item
+        What a row is about, for messages: ``"job"`` or ``"series"``.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Table:
     rules: tuple[Rule, ...] = ()
     may_be_empty: bool = False
     doc: str = ""
+    item: str = "job"
 
     def __getitem__(self, name: str) -> Column:
         """Return the column of this name."""
@@ -132,51 +134,6 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-Text = str | Callable[[int], str]
-"""What is wrong with a row: the same for every row, or made from a row's position."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a frame's rows came from, so that errors can name them.
-
-    Parameters
-    ----------
-    file
-        The file, where there is one.
-    rows : ndarray of shape (rows,), optional
-        Each row's number in the file, the header being row 1; counted from the position where absent.
-    """
-
-    file: str | Path | None = None
-    rows: np.ndarray | None = None
-
-    def row(self, position: int) -> int:
-        """Return the row number of the row at a position."""
-        return position + 2 if self.rows is None else int(self.rows[position])
-
-    def take(self, keep: np.ndarray) -> "Source":
-        """Return the source of the rows where ``keep`` is true."""
-        rows = np.arange(len(keep)) + 2 if self.rows is None else self.rows
-        return Source(self.file, rows[keep])
-
-    def refuse(self, bad: np.ndarray, field: str, problem: Text, fix: str) -> None:
-        """Raise for the first bad row, saying how many more there are; do nothing where none is bad.
-
-        Raises
-        ------
-        InputError
-            Some row is bad.
-        """
-        if not bad.any():
-            return
-        first = int(np.flatnonzero(bad)[0])
-        more = int(bad.sum()) - 1
-        text = problem if isinstance(problem, str) else problem(first)
-        also = f" (and in {more:,} more row{'s' if more > 1 else ''})" if more else ""
-        raise InputError(text + also, file=self.file, row=self.row(first), field=field, fix=fix)
-
-
 def validate(
     frame: pd.DataFrame,
     table: Table,
@@ -184,7 +141,7 @@ def validate(
     source: Source | None = None,
     timezone: str | None = None,
 ) -> pd.DataFrame:
-    """Return the table typed, with defaults filled in, or raise at the first thing that is wrong with it.
+    """Return the table typed, with defaults filled in.
 
     The input is not changed. Columns that the table does not know are kept as they are, after the table's own.
 
@@ -195,7 +152,8 @@ def validate(
     table
         What the frame should be.
     source
-        Where its rows came from.
+        Where its rows came from. Where it has a log, rows that cannot be used are noted there and left out; without
+        one the first of them raises.
     timezone
         The IANA zone of times that carry none; without it such a time is refused.
 
@@ -204,8 +162,15 @@ def validate(
     InputError
         File, row, column, what is wrong and what would be right.
     """
-    source = source or Source()
+    return validated(frame, table, source or Source(), timezone)[0]
+
+
+def validated(
+    frame: pd.DataFrame, table: Table, source: Source, timezone: str | None = None
+) -> tuple[pd.DataFrame, Source]:
+    """Return what :func:`validate` does, and where the rows that are left stand in the file."""
     frame = frame.reset_index(drop=True)
+    source = source.about(frame, table.item, table.key[0])
     check_columns(frame, table, source)
     if frame.empty and not table.may_be_empty:
         raise InputError(
@@ -224,18 +189,24 @@ def validate(
     for name in frame.columns:
         if name not in columns:
             columns[str(name)] = frame[name].copy()
+    out, source = source.usable(pd.DataFrame(columns, index=frame.index))
     for column in table.columns:
-        if column.default_from and column.name in columns:
-            cells = columns[column.name]
-            columns[column.name] = cells.where(cells.notna(), columns[column.default_from]).astype(
-                columns[column.default_from].dtype
-            )
-    out = pd.DataFrame(columns, index=frame.index)
+        if column.name in out.columns:
+            if column.default_from:
+                stand_in = out[column.default_from]
+                cells = out[column.name]
+                empty = cells == "" if column.dtype in ("text", "id", "category") else cells.isna()
+                out[column.name] = cells.mask(empty, stand_in).astype(stand_in.dtype)
+            elif column.dtype == "int" and column.always and out[column.name].notna().all():
+                out[column.name] = out[column.name].astype("int64")
     for rule in table.rules:
         for bad, field, problem, fix in rule(out):
             source.refuse(bad, field, problem, fix)
+        out, source = source.usable(out)
     check_key(out, table, source)
-    return out
+    out, source = source.usable(out)
+    source.refuse_whole_file(len(frame), len(out), may_be_empty=table.may_be_empty)
+    return out, source
 
 
 def check_key(frame: pd.DataFrame, table: Table, source: Source) -> None:
@@ -332,8 +303,6 @@ def typed(raw: pd.Series, column: Column, source: Source, timezone: str | None) 
     elif column.default is not None and absent.any():
         fill = column.default if column.dtype in ("category", "text", "id") else float(column.default)
         out = out.mask(pd.Series(absent, index=out.index), fill)
-    if column.dtype == "int" and (column.required or column.default is not None):
-        out = out.astype("int64")
     return out.rename(column.name)
 
 
@@ -386,14 +355,16 @@ def _texts(raw: pd.Series, column: Column, source: Source) -> tuple[pd.Series, n
     text = as_text(raw)
     if text.empty:
         return text, np.zeros(0, dtype=bool)
-    source.refuse(
-        text.str.contains(_CONTROL).to_numpy(dtype=bool),
-        column.name,
-        lambda at: f"{text.iloc[at]!r} holds a control character",
-        "write plain text on one line",
-    )
     if column.dtype == "id":
+        source.refuse(
+            with_controls(text),
+            column.name,
+            lambda at: f"{text.iloc[at]!r} holds a control character",
+            "write plain text on one line",
+        )
         text = text.str.replace(_WHOLE_FLOAT, r"\1", regex=True)
+    else:
+        text = without_controls(text)
     absent = (text == "").to_numpy(dtype=bool)
     if column.categories:
         source.refuse(

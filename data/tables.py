@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cells import as_text
 from tidegrid.data.schema import Column, Table
 
 KINDS = ("training", "batch_inference", "quantization")
@@ -18,7 +19,16 @@ VARIANTS = tuple(f"{s}_{t}" for s in ("full", "lora") for t in ("sft", "dpo", "r
 _TRAIN, _QUANT, _BATCH = ("training",), ("quantization",), ("batch_inference",)
 
 
+MAX_GPUS = 1_000_000
+"""The most GPUs of a job, a pool or a cluster that are read."""
+
+MOST = 1e12
+"""The largest amount that a feature may have: beyond it, products of features lose their precision."""
+
+
 def _feature(name: str, dtype: str, kinds: tuple[str, ...], doc: str, **more: object) -> Column:
+    if dtype in ("float", "int"):
+        more = {"high": MOST} | more
     return Column(name, dtype, kinds=kinds, always=False, doc=doc, **more)  # type: ignore[arg-type]
 
 
@@ -112,9 +122,10 @@ _WHO = (
 )
 _SITE = (
     Column("queue", "text", always=False, doc="partition or queue"),
-    Column("cpus", "float", unit="CPUs", low=0, always=False, doc="CPUs asked for"),
-    Column("nodes", "float", unit="nodes", low=0, always=False, doc="nodes asked for"),
-    Column("mem_mb", "float", unit="MiB", low=0, always=False, doc="memory asked for"),
+    Column("qos", "text", always=False, doc="quality of service that it was submitted with"),
+    Column("cpus", "float", unit="CPUs", low=0, high=1e9, always=False, doc="CPUs asked for"),
+    Column("nodes", "float", unit="nodes", low=0, high=MAX_GPUS, always=False, doc="nodes asked for"),
+    Column("mem_mb", "float", unit="MiB", low=0, high=1e12, always=False, doc="memory asked for"),
 )
 _WALLTIME = Column(
     "requested_walltime_s",
@@ -128,6 +139,11 @@ _JOB_ID = Column("job_id", "id", required=True, doc="the job's id")
 _KIND = Column("kind", "category", required=True, categories=KINDS, doc="workload kind")
 _SUBMIT = Column("submit_time", "instant", required=True, doc="when it was submitted")
 _GPU_TYPE = Column("gpu_type", "text", doc="GPU type; empty where unknown")
+_TENANT = Column("tenant", "text", default_from="group", doc="whose limit in cluster.json it counts against")
+
+
+def _gpus(name: str, doc: str, **more: object) -> Column:
+    return Column(name, "int", unit="GPUs", low=1, high=MAX_GPUS, doc=doc, **more)  # type: ignore[arg-type]
 
 
 def _before(frame: pd.DataFrame, first: str, second: str) -> tuple[np.ndarray, str, str, str]:
@@ -167,26 +183,45 @@ def _request_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]
     ]
 
 
-def _running_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]]:
-    gpus = frame["gpus"].to_numpy()
-    rules = [
+def _array_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]]:
+    if "array_limit" not in frame.columns or frame.empty:
+        return []
+    limit = frame["array_limit"]
+    array = frame["array"] if "array" in frame.columns else pd.Series("", index=frame.index)
+    first = limit.groupby(array).transform("first")
+    fix = "give all jobs of an array one limit"
+    return [
+        ((limit.notna() & (array == "")).to_numpy(), "array_limit", "there is no array", "name its array"),
         (
-            (gpus & (gpus - 1)) != 0,
-            "gpus",
-            "a running block is not a power of two",
-            "give the block that the job holds: 1, 2, 4, 8 … GPUs",
-        )
+            ((array != "") & limit.notna() & (limit != first)).to_numpy(),
+            "array_limit",
+            "its array has two",
+            fix,
+        ),
     ]
-    if len(frame):
-        order = frame.sort_values(["pool", "first_gpu"], kind="stable").index.to_numpy()
-        ends = (frame["first_gpu"] + frame["gpus"]).to_numpy()[order]
-        pools, firsts = frame["pool"].to_numpy()[order], frame["first_gpu"].to_numpy()[order]
-        clash = np.zeros(len(frame), dtype=bool)
-        clash[order[1:]] = (pools[1:] == pools[:-1]) & (firsts[1:] < ends[:-1])
-        rules.append(
-            (clash, "first_gpu", "the block overlaps another running job's", "give each GPU to one job")
-        )
-    return rules
+
+
+def _running_rules(frame: pd.DataFrame) -> list[tuple[np.ndarray, str, str, str]]:
+    def given(name: str) -> np.ndarray:
+        cells = frame[name] if name in frame.columns else pd.Series("", index=frame.index)
+        return (as_text(cells) != "").to_numpy(dtype=bool)
+
+    by_node, by_index = given("held"), given("gpu_ids")
+    block = (frame["first_gpu"].notna() & frame["gpus"].notna()).to_numpy()
+    return [
+        (
+            ~(by_node | by_index | block),
+            "first_gpu",
+            "it is not told which GPUs the job holds",
+            "give first_gpu and gpus, or gpu_ids, or held",
+        ),
+        (
+            ~by_node & (frame["pool"] == "").to_numpy(),
+            "pool",
+            "the cell is empty",
+            "fill it in, or give held",
+        ),
+    ]
 
 
 JOBS = Table(
@@ -207,7 +242,7 @@ JOBS = Table(
             known="end",
             doc="how long it ran; end minus start where empty",
         ),
-        Column("gpus", "int", unit="GPUs", required=True, low=1, doc="GPUs that it held"),
+        _gpus("gpus", "GPUs that it held", required=True),
         _GPU_TYPE,
         *_WHO,
         _WALLTIME,
@@ -224,11 +259,19 @@ JOBS = Table(
             doc="whether known_at is submit plus duration because no start is known",
         ),
         Column("raw_status", "text", always=False, known="end", doc="the status in the source's own words"),
+        Column(
+            "node_list",
+            "text",
+            always=False,
+            known="start",
+            doc="the nodes that it ran on, in Slurm's notation",
+        ),
         *_SITE,
         *FEATURES,
     ),
     key=("job_id", "submit_time"),
     rules=(_job_rules,),
+    may_be_empty=True,
     doc="One row an attempt: a requeued job is two rows with one id and two submit times.",
 )
 
@@ -240,13 +283,39 @@ REQUESTS = Table(
         Column("priority", "int", low=1, high=10, default=5, doc="1 (lowest) to 10"),
         _SUBMIT,
         *_WHO,
-        Column("gpus", "int", unit="GPUs", required=True, low=1, doc="GPUs asked for"),
-        Column("min_gpus", "int", unit="GPUs", low=1, default_from="gpus", doc="fewest GPUs that would do"),
-        Column("max_gpus", "int", unit="GPUs", low=1, default_from="gpus", doc="most GPUs that it can use"),
+        _TENANT,
+        _gpus("gpus", "GPUs asked for", required=True),
+        _gpus("min_gpus", "fewest GPUs that would do", default_from="gpus"),
+        _gpus("max_gpus", "most GPUs that it can use", default_from="gpus"),
         Column("gpu_type", "text", doc="GPU type that it needs; empty for any"),
         Column("earliest_time", "instant", doc="it may not start before"),
         Column("deadline", "instant", doc="it must have ended by"),
         _WALLTIME,
+        Column(
+            "allowed_pools",
+            "text",
+            always=False,
+            doc="pools that it may run in, with blanks between; empty for any",
+        ),
+        Column(
+            "allowed_nodes",
+            "text",
+            always=False,
+            doc="nodes that it may run on, in Slurm's notation: `a[1-3],v1`; empty for any",
+        ),
+        Column(
+            "after", "text", always=False, doc="ids of the jobs that must have ended, with blanks between"
+        ),
+        Column("array", "text", always=False, doc="the array of jobs that it belongs to"),
+        Column(
+            "array_limit",
+            "int",
+            unit="jobs",
+            low=1,
+            high=MAX_GPUS,
+            always=False,
+            doc="the most jobs of its array that run at once",
+        ),
         Column(
             "duration_s",
             "float",
@@ -260,7 +329,7 @@ REQUESTS = Table(
         *FEATURES,
     ),
     key=("job_id",),
-    rules=(_request_rules,),
+    rules=(_request_rules, _array_rules),
     may_be_empty=True,
     doc="The queue: one row a job that waits.",
 )
@@ -271,12 +340,33 @@ RUNNING = Table(
         _JOB_ID,
         _KIND,
         Column("priority", "int", low=1, high=10, default=5, doc="1 (lowest) to 10"),
-        Column("pool", "text", required=True, doc="the pool that it runs in"),
-        Column("first_gpu", "int", unit="GPU index", required=True, low=0, doc="the first GPU of its block"),
-        Column("gpus", "int", unit="GPUs", required=True, low=1, doc="the size of its block, a power of two"),
+        Column("pool", "text", doc="the pool that it runs in; told by held where empty"),
+        Column(
+            "first_gpu",
+            "int",
+            unit="GPU index",
+            low=0,
+            high=MAX_GPUS,
+            doc="the first GPU of its block, where its GPUs are neighbours",
+        ),
+        _gpus("gpus", "how many GPUs it holds; counted where gpu_ids or held says which"),
+        Column(
+            "gpu_ids",
+            "text",
+            always=False,
+            doc="indices of its GPUs in the pool, such as `0-3,6`: not first_gpu",
+        ),
+        Column(
+            "held",
+            "text",
+            always=False,
+            doc="its GPUs by node, instead of pool and first_gpu: `a1:0-3,6 a2:0` names indices on each node, "
+            "`a1=4 a2=1` numbers of GPUs",
+        ),
         Column("submit_time", "instant", doc="when it was submitted; empty where unknown"),
         Column("start_time", "instant", required=True, doc="when it started"),
         *_WHO,
+        _TENANT,
         _GPU_TYPE,
         _WALLTIME,
         *_SITE,
@@ -285,7 +375,7 @@ RUNNING = Table(
     key=("job_id",),
     rules=(_running_rules,),
     may_be_empty=True,
-    doc="What holds GPUs now, each job on its block.",
+    doc="What holds GPUs now, and which.",
 )
 
 TRAFFIC = Table(
@@ -293,9 +383,12 @@ TRAFFIC = Table(
     (
         Column("series_id", "id", required=True, doc="the app's series"),
         Column("timestamp", "instant", required=True, doc="the hour's start"),
-        Column("value", "float", low=0, doc="demand in that hour; an empty cell is missing, not zero"),
+        Column(
+            "value", "float", low=0, high=1e15, doc="demand in that hour; an empty cell is missing, not zero"
+        ),
     ),
     key=("series_id", "timestamp"),
+    item="series",
     doc="Hourly demand: one row a series and hour.",
 )
 

@@ -1,6 +1,6 @@
 """A site's folder: the files that the main job reads, by their usual names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -12,17 +12,17 @@ from tidegrid.data import (
     Cluster,
     History,
     as_instant,
-    check_running,
     read_cluster,
     read_jobs,
-    read_requests,
-    read_running,
     read_traffic,
     write_cluster,
     write_table,
 )
-from tidegrid.data.checks import LATEST_START, late_start
-from tidegrid.data.schema import Table, blank
+from tidegrid.data.checks import LATEST_START, late_start, settle
+from tidegrid.data.readers import read_raw
+from tidegrid.data.running import unknown_holders
+from tidegrid.data.schema import Table, blank, validated
+from tidegrid.data.source import Log, Source
 from tidegrid.errors import InputError
 from tidegrid.files import make_folder
 from tidegrid.pipeline.state import State
@@ -52,6 +52,10 @@ class Site:
         ``requests`` and ``running``; either may be absent, and is then empty.
     now
         The instant that is planned from, in UTC.
+    set_aside
+        One error for each row of the tables that cannot be used, in the order of the files: the rest was read.
+    notes
+        What was worked out or left out in reading, one line each.
     """
 
     folder: Path
@@ -60,6 +64,8 @@ class Site:
     requests: pd.DataFrame
     running: pd.DataFrame
     now: pd.Timestamp
+    set_aside: tuple[InputError, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def read(
@@ -80,7 +86,8 @@ class Site:
         Raises
         ------
         InputError
-            The folder or ``cluster.json`` is absent, or a file is not usable; file, row and column are named.
+            The folder or ``cluster.json`` is absent, or a file as a whole is not usable. A row that is not usable
+            is in ``set_aside``; the GPUs that a running job's row still names are ``down`` in the cluster.
         """
         root = Path(folder)
         if not root.is_dir():
@@ -94,18 +101,23 @@ class Site:
         traffic = _table(root, "traffic")
         requests = _table(root, "requests")
         running = _table(root, "running")
+        aside: list[InputError] = []
+        notes: list[str] = []
         history = History(
-            read_jobs(jobs, timezone=timezone) if jobs else None,
-            read_traffic(traffic, timezone=timezone) if traffic else None,
+            read_jobs(jobs, timezone=timezone, set_aside=aside) if jobs else None,
+            read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside) if traffic else None,
             checked=True,
         )
-        queue = read_requests(requests, timezone=timezone) if requests else _empty(REQUESTS)
-        busy = read_running(running, timezone=timezone) if running else _empty(RUNNING)
-        check_running(cluster, busy, file=running)
-        moment = (
-            as_instant(now, field="now") if now is not None else last_instant(history, queue, busy, running)
-        )
-        return cls(root, cluster, history.as_of(moment), queue, busy, moment)
+        asked = _read(requests, REQUESTS, timezone)
+        held = _read(running, RUNNING, timezone)
+        (queue, _), (busy, placed) = settle(cluster, asked, held, notes)
+        if now is None:
+            busy = _without_late_starts(history, queue, busy, placed)
+        for _, source in (asked, held):
+            aside += source.log.set_aside() if source.log is not None else []
+        cluster = _closed_where_unknown(cluster, running, held[1].log, busy)
+        moment = as_instant(now, field="now") if now is not None else last_instant(history, queue, busy)
+        return cls(root, cluster, history.as_of(moment), queue, busy, moment, tuple(aside), tuple(notes))
 
     def state(self) -> State:
         """Return the state that the files tell of."""
@@ -151,37 +163,56 @@ class Site:
 
 
 def _table(root: Path, name: str) -> Path | None:
-    found = [root / f"{name}{ending}" for ending in ENDINGS if (root / f"{name}{ending}").is_file()]
-    if len(found) > 1:
-        raise InputError(f"there is {found[0].name} and {found[1].name}", file=root, fix="keep one of them")
-    return found[0] if found else None
+    """Return the file of a table, where there is one.
+
+    A link that leads nowhere is a file that cannot be read, and not an absent one: without running jobs, say, every
+    GPU would be taken as free.
+    """
+    names = [f"{name}{ending}" for ending in ENDINGS]
+    there = sorted(entry.name for entry in root.iterdir() if entry.name.lower() in names)
+    for other in there:
+        if other not in names:
+            raise InputError(
+                "is not read: the names of a site's files are in lower case",
+                file=root / other,
+                fix=f"call it {other.lower()}",
+            )
+    if len(there) > 1:
+        raise InputError(f"there is {there[0]} and {there[1]}", file=root, fix="keep one of them")
+    return root / there[0] if there else None
+
+
+def _read(path: Path | None, table: Table, timezone: str | None) -> tuple[pd.DataFrame, Source]:
+    if path is None:
+        return _empty(table), Source(log=Log())
+    frame, source = read_raw(path, log=Log())
+    return validated(frame, table, source, timezone)
+
+
+def _closed_where_unknown(
+    cluster: Cluster, path: Path | None, log: Log | None, busy: pd.DataFrame
+) -> Cluster:
+    """Close the GPUs that rows of running jobs name which cannot be used: something is on them."""
+    if path is None or log is None or not log.rows:
+        return cluster
+    raw, source = read_raw(path, log=Log())
+    bad = [i for i in range(len(raw)) if source.row(i) in log.rows]
+    return cluster.with_down(unknown_holders(cluster, raw.iloc[bad].reset_index(drop=True), busy))
 
 
 def _empty(table: Table) -> pd.DataFrame:
     return pd.DataFrame({c.name: blank(c, pd.RangeIndex(0)) for c in table.columns if c.always})
 
 
-def last_instant(
-    history: History, requests: pd.DataFrame, running: pd.DataFrame, running_file: Path | None = None
-) -> pd.Timestamp:
+def last_instant(history: History, requests: pd.DataFrame, running: pd.DataFrame) -> pd.Timestamp:
     """Return the last instant that history, queue or running jobs know of, up to the next whole minute.
 
     Raises
     ------
     InputError
-        There is no instant at all, or a running job starts more than a day after all else.
+        There is no instant at all.
     """
-    others = _known(history, requests, running.head(0))
-    started = running["start_time"].max()
-    if others and not pd.isna(started) and started > max(others) + LATEST_START:
-        raise InputError(
-            late_start(started),
-            file=running_file,
-            row=int(running["start_time"].argmax()) + 2,
-            field="start_time",
-            fix="correct the time, or state the instant with --now",
-        )
-    instants = others + ([] if pd.isna(started) else [started])
+    instants = _known(history, requests, running)
     if not instants:
         raise InputError("no file holds an instant to plan from", field="now", fix="give --now")
     return pd.Timestamp(max(instants)).ceil("min")
@@ -197,3 +228,20 @@ def _known(history: History, requests: pd.DataFrame, running: pd.DataFrame) -> l
         running["start_time"].max(),
     ]
     return [instant for instant in found if not pd.isna(instant)]
+
+
+def _without_late_starts(
+    history: History, requests: pd.DataFrame, running: pd.DataFrame, source: Source
+) -> pd.DataFrame:
+    """Set running jobs aside that start more than a day after all else that is known: they would move the plan."""
+    known = _known(history, requests, running.head(0))
+    if not known or running.empty:
+        return running
+    starts = running["start_time"]
+    source.refuse(
+        (starts > max(known) + LATEST_START).to_numpy(),
+        "start_time",
+        lambda at: late_start(starts.iloc[at]),
+        "correct the time, or state the instant with --now",
+    )
+    return source.usable(running)[0]

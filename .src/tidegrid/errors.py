@@ -1,6 +1,29 @@
 """Errors that a user can act on: one line that names the place, what is wrong, and what would be right."""
 
+import re
 from pathlib import Path
+from typing import Any
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters: C0, C1, line and direction marks, surrogates."""
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    r"""Return a text on one line: its :data:`CONTROL` characters are escaped.
+
+    Examples
+    --------
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    return CONTROL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    mark = found.group()
+    return _SHORT.get(mark) or (f"\\x{ord(mark):02x}" if ord(mark) < 256 else f"\\u{ord(mark):04x}")
 
 
 class TidegridError(Exception):
@@ -25,6 +48,8 @@ class InputError(TidegridError, ValueError):
         The column or the JSON path.
     fix
         What would be right.
+    item
+        The job or the series that the row is about, such as ``"job 17"``; told in :meth:`to_dict`.
     """
 
     def __init__(
@@ -35,21 +60,36 @@ class InputError(TidegridError, ValueError):
         row: int | None = None,
         field: str | None = None,
         fix: str | None = None,
+        item: str | None = None,
     ) -> None:
         self.problem = problem
         self.file = None if file is None else str(file)
         self.row = row
         self.field = field
         self.fix = fix
+        self.item = item
         where = [str(file)] if file is not None else []
         where += [f"row {row}"] if row is not None else []
         where += [field] if field is not None else []
         text = ": ".join([", ".join(where), problem] if where else [problem])
-        super().__init__(f"{text}; {fix}" if fix else text)
+        super().__init__(printable(f"{text}; {fix}" if fix else text))
 
     def in_file(self, file: str | Path) -> "InputError":
         """Return the same error with the file named."""
-        return type(self)(self.problem, file=file, row=self.row, field=self.field, fix=self.fix)
+        return type(self)(
+            self.problem, file=file, row=self.row, field=self.field, fix=self.fix, item=self.item
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its parts as JSON values."""
+        return {
+            "file": self.file,
+            "row": self.row,
+            "item": self.item,
+            "field": self.field,
+            "problem": self.problem,
+            "fix": self.fix,
+        }
 
 
 class NotFittedError(TidegridError):

@@ -15,7 +15,9 @@ from tidegrid.app.common import (
     progress,
     say,
     say_synthetic,
+    set_aside_json,
     table,
+    tell_set_aside,
 )
 
 estimators = typer.Typer(
@@ -138,16 +140,21 @@ def evaluate(
     if json_:
         records = frame.astype(object).where(frame.notna(), None).to_dict("records")
         told = {name: str(path) for name, path in files.items()}
-        print_json({"table": records, "problems": list(found.problems), "files": told})
+        print_json(
+            {"table": records, "problems": list(found.problems), "files": told}
+            | set_aside_json(read.set_aside)
+        )
     else:
         _print(frame, read.cluster.synthetic)
         for problem in found.problems:
             say(problem)
         for name, path in files.items():
             say(f"{name}: {path}")
+        tell_set_aside(read.set_aside)
     if frame.empty:
         raise typer.Exit(BAD_INPUT)
-    raise typer.Exit(REFUSED if any("does not load" in problem for problem in found.problems) else DONE)
+    short = bool(read.set_aside) or any("does not load" in problem for problem in found.problems)
+    raise typer.Exit(REFUSED if short else DONE)
 
 
 def _print(frame: Any, synthetic: bool) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from tidegrid.app.common import (
     BAD_INPUT,
+    REFUSED,
     JsonFlag,
     SeedOption,
     TimezoneOption,
@@ -16,11 +17,15 @@ from tidegrid.app.common import (
     print_json,
     progress,
     say,
+    set_aside_json,
     table,
+    tell_set_aside,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tidegrid.errors import InputError
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 TABLES = ("jobs", "requests", "running", "traffic")
@@ -87,10 +92,10 @@ def synth(
 
 @history.command(
     "import",
-    epilog="Example: `tidegrid history import sacct.txt --timezone Europe/Berlin --out my-site/jobs.csv`",
+    epilog="Example: `tidegrid history import sacct.json --append --out my-site/jobs.csv`",
 )
 def import_(
-    file: Annotated[Path, typer.Argument(help="A CSV, CSV.GZ, Parquet, sacct or SWF file.")],
+    file: Annotated[Path, typer.Argument(help="A CSV, CSV.GZ, Parquet, sacct (text, JSON) or SWF file.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Table to write: .csv, .csv.gz or .parquet.")],
     what: Annotated[str, typer.Option("--table", help="jobs, requests, running or traffic.")] = "jobs",
     format: Annotated[
@@ -111,22 +116,55 @@ def import_(
     fill: Annotated[
         str, typer.Option("--fill", help="Missing hours: none, zero, previous, linear or week.")
     ] = "none",
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodes",
+            help="Output of `scontrol show node -o`: the GPU type of jobs whose accounting tells none.",
+        ),
+    ] = None,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Merge with the jobs that --out holds, by job and submit time: a later row replaces.",
+        ),
+    ] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Read a foreign file, check it, and write it as a table of a site."""
+    """Read a foreign file, check it, and write it as a table of a site.
+
+    Rows that cannot be used are told and left out; the others are written, and the exit code is 1.
+    """
     from tidegrid.data import read_jobs, read_requests, read_running, read_traffic, write_table
+    from tidegrid.data.merge import merge_jobs
+    from tidegrid.data.slurm import node_types, zone_warning
     from tidegrid.files import check_outputs
 
     notes: list[str] = []
+    aside: list[InputError] = []
     _known_table(what)
     given = {"--format": format, "--kind": None if kind == "training" else kind, "--start": start}
     given |= {"--value": value, "--duplicates": None if duplicates == "error" else duplicates}
-    given |= {"--fill": None if fill == "none" else fill}
+    given |= {"--fill": None if fill == "none" else fill, "--nodes": None if nodes is None else str(nodes)}
+    given |= {"--append": "yes" if append else None}
     check_outputs(out)
     _only_its_own(what, [name for name, told in given.items() if told is not None])
     with progress(f"reading {file}", quiet=json_) as step:
         if what == "jobs":
-            frame = read_jobs(file, format=format, timezone=timezone, start=start, kind=kind, notes=notes)
+            frame = read_jobs(
+                file,
+                format=format,
+                timezone=timezone,
+                start=start,
+                kind=kind,
+                nodes=None if nodes is None else node_types(nodes),
+                notes=notes,
+                set_aside=aside,
+            )
+            if timezone is not None:
+                warning = zone_warning(frame, _now())
+                notes += [] if warning is None else [warning]
         elif what == "traffic":
             frame = read_traffic(
                 file,
@@ -136,18 +174,43 @@ def import_(
                 duplicates=duplicates,  # type: ignore[arg-type]
                 fill=fill,  # type: ignore[arg-type]
                 notes=notes,
+                set_aside=aside,
             )
         else:
-            frame = (read_requests if what == "requests" else read_running)(file, timezone=timezone)
+            read = read_requests if what == "requests" else read_running
+            frame = read(file, timezone=timezone, set_aside=aside)
+        read_rows = len(frame)
+        if append and out.exists():
+            step(f"reading {out}")
+            frame = merge_jobs(read_jobs(out, format="tidegrid"), frame)
         step(f"writing {out}")
         write_table(frame, out)
     told = _summary(what, frame)
     if json_:
-        print_json({"file": str(out), "table": what, "rows": len(frame), "summary": told, "notes": notes})
-        return
-    for note in notes:
-        typer.echo(note)
-    typer.echo(f"{out}: {told}")
+        print_json(
+            {
+                "file": str(out),
+                "table": what,
+                "rows": len(frame),
+                "read": read_rows,
+                "summary": told,
+                "notes": notes,
+            }
+            | set_aside_json(aside)
+        )
+    else:
+        for note in notes:
+            typer.echo(note)
+        typer.echo(f"{out}: {told}")
+        tell_set_aside(aside)
+    if aside:
+        raise typer.Exit(REFUSED)
+
+
+def _now() -> "pd.Timestamp":
+    import pandas as pd
+
+    return pd.Timestamp.now(tz="UTC")
 
 
 @history.command("check", epilog="Example: `tidegrid history check my-site`")
@@ -159,7 +222,10 @@ def check(
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Check a site's files: one line a problem, with file, row, column and what would be right."""
+    """Check a site's files: one line a problem, with file, row, column and what would be right.
+
+    Rows that cannot be used give exit code 1: every command goes on without them. A file that cannot be read gives 2.
+    """
     from tidegrid.errors import InputError
 
     if not path.exists():
@@ -167,7 +233,7 @@ def check(
             "cannot be read (no such file or folder)", file=path, fix="name a site's folder or a file"
         )
     if path.is_dir():
-        checked, problems, notes = _check_folder(path, timezone, json_)
+        checked, problems, notes, unreadable = _check_folder(path, timezone, json_)
     else:
         name = "cluster" if path.name.endswith(".json") else what or path.name.split(".")[0]
         if name != "cluster" and name not in TABLES:
@@ -178,7 +244,7 @@ def check(
             )
         checked, notes = [], []
         with progress(f"reading {path}", quiet=json_):
-            problems = _check_file(name, path, timezone, checked, notes)[1]
+            _, problems, unreadable = _check_file(name, path, timezone, checked, notes)
     if json_:
         print_json({"files": checked, "notes": notes, "problems": problems})
     else:
@@ -191,33 +257,43 @@ def check(
     for problem in () if json_ else problems:
         sys.stderr.write(f"error: {problem}\n")
     if problems:
-        raise typer.Exit(BAD_INPUT)
+        raise typer.Exit(BAD_INPUT if unreadable else REFUSED)
 
 
 def _check_folder(
     folder: Path, timezone: str | None, quiet: bool
-) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+) -> tuple[list[dict[str, Any]], list[str], list[str], bool]:
     from tidegrid.data.checks import check_together
+    from tidegrid.errors import InputError
 
     checked: list[dict[str, Any]] = []
     problems: list[str] = []
     notes: list[str] = []
+    unreadable = False
     read: dict[str, Any] = {}
     with progress(f"checking {folder}", quiet=quiet) as step:
         for name in ("cluster", *TABLES):
             endings = (".json",) if name == "cluster" else ENDINGS
-            found = [
-                folder / f"{name}{ending}" for ending in endings if (folder / f"{name}{ending}").is_file()
-            ]
-            if not found:
-                absent = f"{folder}: there is no {name}{endings[0]}"
+            names = [f"{name}{ending}" for ending in endings]
+            found = sorted(entry for entry in folder.iterdir() if entry.name.lower() in names)
+            strange = [entry for entry in found if entry.name not in names]
+            if strange:
+                unreadable = True
+                said = "is not read: the names of a site's files are in lower case"
+                fix = f"call it {strange[0].name.lower()}"
+                problems.append(str(InputError(said, file=strange[0], fix=fix)))
+            elif not found:
+                absent = f"{folder}: there is no {names[0]}"
+                unreadable |= name == "cluster"
                 (problems if name == "cluster" else notes).append(absent)
             elif len(found) > 1:
+                unreadable = True
                 problems.append(f"{folder}: there is {found[0].name} and {found[1].name}; keep one of them")
             else:
                 step(f"reading {found[0]}")
-                read[name], wrong = _check_file(name, found[0], timezone, checked, notes)
+                read[name], wrong, bad = _check_file(name, found[0], timezone, checked, notes)
                 problems += wrong
+                unreadable |= bad
         cluster = read.pop("cluster", None)
         if cluster is not None:
             wrong_together, wanted = check_together(cluster, read)
@@ -233,13 +309,13 @@ def _check_folder(
                     notes.append(
                         f"{needs} more than the {most} GPUs of the largest pool: {wide.iloc[0]}{more}"
                     )
-    return checked, problems, notes
+    return checked, problems, notes, unreadable
 
 
 def _check_file(
     name: str, path: Path, timezone: str | None, checked: list[dict[str, Any]], notes: list[str]
-) -> tuple[Any, list[str]]:
-    """Return what a file holds (a cluster, or a table that was checked) and its problems; list it where it is right."""
+) -> tuple[Any, list[str], bool]:
+    """Return what a file holds, its problems, and whether it cannot be read; list it where it is right."""
     from tidegrid.data import read_cluster
     from tidegrid.data.checks import check_table
     from tidegrid.data.cluster import cluster_problems
@@ -247,19 +323,19 @@ def _check_file(
     if name == "cluster":
         problems = cluster_problems(path)
         if problems:
-            return None, [str(problem) for problem in problems]
+            return None, [str(problem) for problem in problems], True
         value = read_cluster(path)
         apps = ", ".join(app.id for app in value.apps) or "none"
         made_up = "; synthetic" if value.synthetic else ""
         pools = ", ".join(f"{pool.id}: {pool.gpus} × {pool.gpu_type}" for pool in value.pools)
         told = f"pools {pools}; apps {apps}; {value.timezone}{made_up}"
         checked.append({"file": str(path), "table": name, "rows": len(value.pools), "summary": told})
-        return value, []
+        return value, [], False
     table = check_table(name, path, timezone=timezone, notes=notes)
     if table.frame is not None and not table.problems:
         summary = _summary(name, table.frame)
         checked.append({"file": str(path), "table": name, "rows": len(table.frame), "summary": summary})
-    return table, [str(problem) for problem in table.problems]
+    return table, [str(problem) for problem in table.problems], table.unreadable
 
 
 def _known_table(what: str) -> None:
@@ -274,7 +350,7 @@ def _only_its_own(what: str, given: list[str]) -> None:
     from tidegrid.errors import InputError
 
     own = {
-        "jobs": ("--format", "--kind", "--start"),
+        "jobs": ("--format", "--kind", "--start", "--nodes", "--append"),
         "traffic": ("--start", "--value", "--duplicates", "--fill"),
     }
     for name in given:

@@ -15,6 +15,8 @@ from tidegrid.app.common import (
     check_time_limit,
     print_json,
     progress,
+    set_aside_json,
+    tell_set_aside,
 )
 
 EXAMPLES = """
@@ -75,7 +77,9 @@ def plan(
         step("writing the plan")
         files = write_planned(result, out, report=report)
     if json_:
-        print_json(result.summary() | {"files": {name: str(path) for name, path in files.items()}})
+        told = {"files": {name: str(path) for name, path in files.items()}}
+        print_json(result.summary() | told | set_aside_json(read.set_aside))
     else:
         print_planned(result, files)
-    raise typer.Exit(REFUSED if result.refused else DONE)
+        tell_set_aside(read.set_aside)
+    raise typer.Exit(REFUSED if result.refused or read.set_aside else DONE)

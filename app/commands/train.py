@@ -14,7 +14,9 @@ from tidegrid.app.common import (
     print_json,
     progress,
     say,
+    set_aside_json,
     table,
+    tell_set_aside,
 )
 
 
@@ -47,12 +49,14 @@ def train(
         step(f"training on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
         trained = train_site(read, store or site / "models", only=only, jobs=jobs)
     if json_:
-        print_json({"trained": trained})
-        return
+        print_json({"trained": trained} | set_aside_json(read.set_aside))
+        raise typer.Exit(REFUSED if read.set_aside else DONE)
     rows = [
         [r["estimator"], r["version"] or "–", str(r["rows"]), r["decision"], r["reason"]] for r in trained
     ]
     table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
+    tell_set_aside(read.set_aside)
+    raise typer.Exit(REFUSED if read.set_aside else DONE)
 
 
 def predict(
@@ -87,7 +91,9 @@ def predict(
     with progress("estimating", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         if requests is not None:
-            read = replace(read, requests=read_requests(requests, timezone=timezone))
+            aside = list(read.set_aside)
+            queue = read_requests(requests, timezone=timezone, set_aside=aside)
+            read = replace(read, requests=queue, set_aside=tuple(aside))
         fitted, notes = estimators_for(read, store or site / "models", step)
         if explain is not None:
             text = explain_job(read, fitted, explain)
@@ -101,7 +107,10 @@ def predict(
         return
     refused = estimates.refused.to_dict("records")
     if json_:
-        print_json({"estimates": frame.to_dict("records"), "refused": refused, "notes": notes})
+        print_json(
+            {"estimates": frame.to_dict("records"), "refused": refused, "notes": notes}
+            | set_aside_json(read.set_aside)
+        )
     else:
         for note in notes:
             say(note, style="dim")
@@ -117,4 +126,5 @@ def predict(
         table("", columns, rows)
         for r in refused:
             say(f"refused: {r['job_id']}: {r['reason']}")
-    raise typer.Exit(REFUSED if refused else DONE)
+        tell_set_aside(read.set_aside)
+    raise typer.Exit(REFUSED if refused or read.set_aside else DONE)

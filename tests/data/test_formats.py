@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from tidegrid.data import read_jobs, requests_from_trace, slurm_minutes
-from tidegrid.data.formats import detect, gpus_of, map_status
+from tidegrid.data.formats import detect, map_status
+from tidegrid.data.slurm import gpus_of
 from tidegrid.errors import InputError
 
 
@@ -49,7 +50,7 @@ def test_statuses_of_slurm_and_traces_are_mapped() -> None:
 def test_gpus_are_found_in_tres_and_gres() -> None:
     assert gpus_of("billing=1,cpu=2,gres/gpu=1,mem=3800M,node=1") == (1, "")
     assert gpus_of("cpu=8,gres/gpu:a100=2,gres/gpu=2") == (2, "a100")
-    assert gpus_of("gres/gpu:h100=4,gres/gpu:a100=2") == (6, "h100")
+    assert gpus_of("gres/gpu:h100=4,gres/gpu:a100=2") == (6, "a100=2,h100=4")
     assert gpus_of("gpu:4(S:0-1)") == (4, "") and gpus_of("cpu=8,mem=1G") == (0, "")
 
 

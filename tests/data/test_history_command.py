@@ -110,13 +110,25 @@ def test_import_writes_a_table_and_tells_what_it_left_out(tmp_path: Path) -> Non
     assert told["rows"] == 1 and told["notes"]
 
 
+def test_an_import_goes_on_without_a_row_that_cannot_be_used(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("series_id,hour,value\na,0,1\na,0,2\na,1,3\n")
+    out = tmp_path / "traffic.csv"
+    result = run("import", source, "--table", "traffic", "--out", out)
+    assert result.exit_code == 1 and "set aside: " in result.output and "row 3, timestamp" in result.output
+    assert len(out.read_text().splitlines()) == 3
+    told = json.loads(run("import", source, "--table", "traffic", "--out", out, "--json").stdout)
+    assert (told["rows"], told["set_aside"]) == (2, 1)
+    assert told["set_aside_rows"][0]["item"] == "series a" and told["set_aside_rows"][0]["row"] == 3
+    assert run("import", source, "--table", "traffic", "--duplicates", "mean", "--out", out).exit_code == 0
+
+
 def test_a_failed_import_writes_nothing(tmp_path: Path) -> None:
     source = tmp_path / "t.csv"
-    source.write_text("series_id,hour,value\na,0,1\na,0,2\n")
+    source.write_text("series_id,hour,worth\na,0,1\n")
     out = tmp_path / "traffic.csv"
     assert isinstance(run("import", source, "--table", "traffic", "--out", out).exception, InputError)
     assert not out.exists()
-    assert run("import", source, "--table", "traffic", "--duplicates", "mean", "--out", out).exit_code == 0
     assert isinstance(run("import", source, "--table", "cats", "--out", out).exception, InputError)
 
 
@@ -197,7 +209,7 @@ def test_check_finds_what_does_not_fit_between_files(site: Path, tmp_path: Path)
     assert "running.csv, row 4, start_time: 2031-01-01T00:00:00+00:00 is more than a day after" in told
     assert f"traffic.csv, series_id: there is no series '{series}x'" in told
     assert f"the nearest is '{series}'" in told
-    assert run("check", folder).exit_code == 2
+    assert run("check", folder).exit_code == 1
 
 
 def test_check_notes_a_series_that_is_like_no_other(site: Path, tmp_path: Path) -> None:
@@ -249,3 +261,41 @@ def test_import_refuses_options_of_another_table(site: Path, tmp_path: Path) -> 
         result.exception
     )
     assert not (tmp_path / "jobs.csv").exists()
+
+
+def test_import_appends_as_a_timer_would(tmp_path: Path) -> None:
+    """Merged by job and submit time, the same again changes nothing, and a window without jobs is fine."""
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n"
+    row = "{id}|{state}|1772438400|1772439000|{end}|{s}|gres/gpu=1\n"
+    first = header + row.format(id=1, state="RUNNING", end="Unknown", s=60)
+    second = header + row.format(id=1, state="COMPLETED", end=1772442600, s=3600)
+    second += row.format(id=2, state="COMPLETED", end=1772442600, s=3600)
+    source, out = tmp_path / "sacct.txt", tmp_path / "jobs.csv"
+    for text, statuses in (
+        (header, []),
+        (first, ["running"]),
+        (second, ["completed"] * 2),
+        (header, ["completed"] * 2),
+    ):
+        source.write_text(text)
+        for _ in range(2):
+            assert run("import", source, "--append", "--out", out).exit_code == 0
+            assert read_jobs(out)["status"].tolist() == statuses
+    before = out.read_bytes()
+    told = json.loads(run("import", source, "--append", "--out", out, "--json").stdout)
+    assert (told["rows"], told["read"], told["set_aside"]) == (2, 0, 0) and out.read_bytes() == before
+    source.write_text(second.replace("|1772438400|", "|soon|", 1))
+    result = run("import", source, "--append", "--out", out)
+    assert result.exit_code == 1 and "row 2, submit_time: 'soon' is not a time" in result.output
+    assert len(read_jobs(out)) == 2
+
+
+def test_import_tells_a_zone_that_is_likely_wrong(tmp_path: Path) -> None:
+    """Times of sacct are local to whoever ran it: a zone that shifts them into the future is told."""
+    soon = (pd.Timestamp.now(tz="UTC") + pd.Timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%S")
+    source = tmp_path / "sacct.txt"
+    source.write_text(
+        f"JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n1|RUNNING|{soon}|{soon}|Unknown|5|gres/gpu=1\n"
+    )
+    result = run("import", source, "--timezone", "UTC", "--out", tmp_path / "jobs.csv")
+    assert "hours in the future: is the time zone right" in result.output
