@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types unit install wheel bench clean
+.PHONY: demo test test-slurm lint types unit install wheel bench clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/tidegrid demo
@@ -23,6 +23,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+test-slurm: $(VENV)/.dev
+	@tests/slurm/prepare.sh; case $$? in 0) TIDEGRID_TEST_SLURM=1 $(BIN)/pytest -q tests/slurm;; 3) ;; *) exit 1;; esac
 
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/house/wheel_check.py

@@ -1,0 +1,150 @@
+"""Slurm's own commands: run as lists of arguments, never through a shell; each that changes something is logged."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from tidegrid.errors import InputError, TidegridError
+from tidegrid.pipeline.worlds.slurm.read import jobs_of, nodes_in, partitions_in, reservations_in
+from tidegrid.pipeline.worlds.slurm.records import QueueJob, Snapshot
+
+MOST_JOBS = 200
+"""Jobs that one command names: a command line has a limited length, and a failure names fewer."""
+
+
+class SlurmError(TidegridError):
+    """A command of Slurm failed; its own words are told."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that was run, or would have been: its arguments, exit code (None in a dry run) and what it said."""
+
+    words: tuple[str, ...]
+    code: int | None
+    said: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was run and failed."""
+        return bool(self.code)
+
+
+class Runner(Protocol):
+    """Runs a command: arguments in, exit code, standard output and standard error out."""
+
+    def __call__(self, words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+        """Run it."""
+        ...
+
+
+def run_here(words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+    """Run a command on this machine, with times in UTC and in Slurm's usual form."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_", "SLURM_TIME"))
+    }
+    try:
+        done = subprocess.run(
+            list(words),
+            env=environment | {"TZ": "UTC", "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            timeout=timeout,
+        )
+    except FileNotFoundError:
+        raise InputError(
+            "is not on this machine", field=words[0], fix="run tidegrid where Slurm's commands are installed"
+        ) from None
+    except subprocess.TimeoutExpired:
+        return 124, "", f"no answer in {timeout:g} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+class Slurm:
+    """Slurm, through its commands.
+
+    Parameters
+    ----------
+    log
+        Where every command that changes something is written with its outcome, a line of JSON each; None for nowhere.
+    dry_run
+        Log what would be run, and run nothing that changes anything.
+    run
+        How commands are run.
+    timeout
+        Seconds that a command may take.
+    """
+
+    def __init__(
+        self, log: Path | None = None, *, dry_run: bool = True, run: Runner = run_here, timeout: float = 60.0
+    ) -> None:
+        self.log, self.dry_run, self.run, self.timeout = log, dry_run, run, timeout
+
+    def read(self, *words: str) -> str:
+        """Return what a command that only reads prints.
+
+        Raises
+        ------
+        SlurmError
+            It failed.
+        """
+        code, out, said = self.run(words, self.timeout)
+        if code:
+            raise SlurmError(f"{' '.join(words)}: {_line(said or out) or f'exit code {code}'}")
+        return out
+
+    def snapshot(self) -> Snapshot:
+        """Read the whole cluster: the queue first, so that a job that ends meanwhile is not taken for lost."""
+        jobs, problems = jobs_of(self.read("squeue", "--json"))
+        return Snapshot(
+            at=pd.Timestamp.now(tz="UTC").floor("s"),
+            nodes=tuple(nodes_in(self.read("scontrol", "show", "node", "-o"))),
+            partitions=tuple(partitions_in(self.read("scontrol", "show", "partition", "-o"))),
+            reservations=tuple(reservations_in(self.read("scontrol", "show", "reservation", "-o"))),
+            jobs=tuple(jobs),
+            problems=tuple(problems),
+        )
+
+    def job(self, identifier: str) -> QueueJob | None:
+        """Return one job as it is now; None where it is no longer in the queue."""
+        code, out, _ = self.run(("squeue", "--json", f"--jobs={identifier}"), self.timeout)
+        if code:
+            return None  # an id that is gone is an error of squeue's
+        return next((job for job in jobs_of(out)[0] if job.stands_for(identifier)), None)
+
+    def update(self, jobs: str | Sequence[str], **changes: str) -> list[Done]:
+        """Change jobs with ``scontrol update``; many jobs take the same change in few commands."""
+        listed = [jobs] if isinstance(jobs, str) else list(jobs)
+        words = [f"{name}={value}" for name, value in changes.items()]
+        return [
+            self.change("scontrol", "update", f"JobId={','.join(listed[at : at + MOST_JOBS])}", *words)
+            for at in range(0, len(listed), MOST_JOBS)
+        ]
+
+    def change(self, *words: str) -> Done:
+        """Run a command that changes something, or only log it in a dry run."""
+        if any("\0" in word or "\n" in word for word in words):
+            raise SlurmError(f"{words[0]}: an argument holds a control character")
+        if self.dry_run:
+            done = Done(tuple(words), None, "dry run")
+        else:
+            code, out, said = self.run(words, self.timeout)
+            done = Done(tuple(words), code, _line(said or out))
+        if self.log is not None:
+            entry = {
+                "at": datetime.now(UTC).isoformat(timespec="seconds"), "command": list(done.words),
+                "code": done.code, "said": done.said,
+            }  # fmt: skip
+            with self.log.open("a", encoding="utf-8") as handle:
+                handle.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        return done
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500]
