@@ -293,3 +293,20 @@ def _failures(notes: Iterable[str], told: list[Event]) -> list[Event]:
         for text in texts
         if " failed (" in text and text not in have
     ]
+
+
+def forecast(
+    state: State, estimators: Mapping[str, Estimator], history: History, policy: Policy | None = None
+) -> Forecast:
+    """Forecast durations, remaining times and demand once, as a decision would.
+
+    Parameters
+    ----------
+    state
+        What waits, runs and is held, as :meth:`tidegrid.pipeline.site.Site.state` gives it.
+    estimators, history
+        As for :class:`Estimating`.
+    policy
+        The planner's parameters.
+    """
+    return Estimating(estimators, history).forecast(state, policy or Policy())

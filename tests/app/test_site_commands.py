@@ -248,3 +248,13 @@ def test_a_file_where_a_folder_is_to_be_made_is_one_line(
         assert code == 2 and err.startswith(f"error: {path}: ") and "folder" in err
         assert err.count("\n") == 1
     assert taken.read_text() == "mine"
+
+
+def test_the_readmes_notebook_runs(site: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    block = readme.split("## In a notebook")[1].split("```python\n")[1].split("```")[0]
+    told: dict[str, object] = {}
+    exec(block.replace("my-site", str(site)), told)  # the file is ours
+    decision, forecast = told["decision"], told["forecast"]
+    assert len(decision.etas) and decision.plan.metrics["placed"] > 0  # type: ignore[attr-defined]
+    assert len(forecast.estimates.table())  # type: ignore[attr-defined]
