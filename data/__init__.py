@@ -1,13 +1,13 @@
 """What happened: job and traffic history, read, validated, and cut at what was known."""
 
 from tidegrid.data.cluster import Cluster, block_size, read_cluster, rounded_sizes, write_cluster
+from tidegrid.data.formats import read_jobs
 from tidegrid.data.history import History, request_features
 from tidegrid.data.instants import as_instant, slurm_minutes
-from tidegrid.data.readers import read_jobs, read_requests, read_running
+from tidegrid.data.readers import read_requests, read_running
 from tidegrid.data.records import App, Capacity, Maintenance, Pool, Tenant
 from tidegrid.data.running import check_running, gpu_ids, on_down_gpus, place_running
 from tidegrid.data.schema import validate
-from tidegrid.data.slots import horizon, hour_of_day, hour_of_week, local_day
 from tidegrid.data.tables import JOBS, KINDS, REQUESTS, RUNNING, TABLES, TRAFFIC, VARIANTS
 from tidegrid.data.trace import TraceDay, requests_from_trace
 from tidegrid.data.traffic import DEFAULT_START, fill_gaps, read_traffic, regular_hours
@@ -35,10 +35,6 @@ __all__ = [
     "check_running",
     "fill_gaps",
     "gpu_ids",
-    "horizon",
-    "hour_of_day",
-    "hour_of_week",
-    "local_day",
     "on_down_gpus",
     "place_running",
     "read_cluster",

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.cluster import Cluster, rounded_sizes
-from tidegrid.data.formats import detect
+from tidegrid.data.formats import detect, read_jobs
 from tidegrid.data.nodelist import nodes_of
-from tidegrid.data.readers import Note, add_note, completed_jobs, read_jobs, read_raw, without_gpus
+from tidegrid.data.readers import Note, add_note, completed_jobs, read_raw, without_gpus
 from tidegrid.data.running import place_running
 from tidegrid.data.schema import Table, typed, validated
 from tidegrid.data.source import Log, Source

@@ -9,7 +9,16 @@ import pandas as pd
 
 from tidegrid.data.cells import MISSING, as_text
 from tidegrid.data.instants import as_instant
-from tidegrid.data.readers import Note, SetAside, add_note, completed_jobs, read_raw, read_text, tell
+from tidegrid.data.readers import (
+    Note,
+    SetAside,
+    add_note,
+    completed_jobs,
+    read_raw,
+    read_table,
+    read_text,
+    tell,
+)
 from tidegrid.data.sacct import is_sacct
 from tidegrid.data.schema import header_text, validate
 from tidegrid.data.slurm import read_sacct
@@ -68,6 +77,65 @@ STATUS_OF: Mapping[str, str] = {
 
 _AFTERWARDS = ("wait_s", "eligible_time", "priority", "first_poll", "submit_s", "req_tres", "status_code")
 """Columns of public traces that are known only after submission, or that say nothing more: left out."""
+
+
+def read_jobs(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    timezone: str | None = None,
+    start: str | None = None,
+    kind: str = "training",
+    nodes: dict[str, str] | None = None,
+    notes: Note | None = None,
+    set_aside: SetAside | None = None,
+) -> pd.DataFrame:
+    """Read job history: the documented schema, a public trace, ``sacct`` or the standard workload format.
+
+    Parameters
+    ----------
+    path
+        The file.
+    format
+        ``"tidegrid"``, ``"trace"``, ``"sacct"`` (text or JSON) or ``"swf"``; detected from the file where absent.
+    timezone
+        The IANA zone of times that carry none; without it such a time is refused.
+    start
+        The first instant of a file in the standard workload format whose header does not tell it.
+    kind
+        The workload kind of every job that does not tell its own.
+    nodes
+        The GPU type of each node, for accounting of Slurm that does not tell it
+        (:func:`tidegrid.data.slurm.node_types`).
+    notes
+        Appended to: rows left out and why, instants that were worked out.
+    set_aside
+        Appended to: one error for each row that cannot be used; the others are returned. Without it the first such
+        row raises.
+
+    Returns
+    -------
+    DataFrame
+        Columns of :data:`tidegrid.data.tables.JOBS`; attempts that held no GPU are left out and counted.
+
+    Raises
+    ------
+    InputError
+        File, row, column, what is wrong and what would be right.
+    """
+    chosen = format or detect(path)
+    if chosen == "tidegrid":
+        return read_table(path, JOBS, timezone=timezone, notes=notes, set_aside=set_aside)
+    return read_foreign(
+        path,
+        chosen,
+        timezone=timezone,
+        start=start,
+        kind=kind,
+        nodes=nodes,
+        notes=notes,
+        set_aside=set_aside,
+    )
 
 
 def map_status(raw: pd.Series) -> pd.Series:

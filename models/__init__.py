@@ -5,14 +5,14 @@ from tidegrid.models.decide import Decision, Scores, decide
 from tidegrid.models.manifest import Lineage, VersionWarning
 from tidegrid.models.retention import Retention
 from tidegrid.models.store import ModelStore
-from tidegrid.models.version import Problem, Version
+from tidegrid.models.version import Damage, Version
 
 __all__ = [
     "Bundle",
+    "Damage",
     "Decision",
     "Lineage",
     "ModelStore",
-    "Problem",
     "Retention",
     "Scores",
     "Version",

@@ -14,7 +14,7 @@ from tidegrid.models.codec import digest, encode
 from tidegrid.models.journal import Entry
 from tidegrid.models.manifest import MANIFEST, NAME, Lineage
 from tidegrid.models.retention import Retention, kept
-from tidegrid.models.version import Problem, Version, described, resolve, version_folders
+from tidegrid.models.version import Damage, Version, described, resolve, version_folders
 
 ANY = object()
 """Stands for whichever champion there is."""
@@ -267,14 +267,14 @@ class ModelStore:
                 folder, before, at=when, action="reject", version=target, reason=reason, challenger=left
             )
 
-    def verify(self, name: str | None = None) -> tuple[Problem, ...]:
+    def verify(self, name: str | None = None) -> tuple[Damage, ...]:
         """Check every hash, log line and alias of one estimator, or of all; an intact store gives none."""
-        out: list[Problem] = []
+        out: list[Damage] = []
         for each in (name,) if name is not None else self.names():
             folder = self._folder(each)
-            out += [Problem(each, None, file, why) for file, why in journal.problems(folder)]
+            out += [Damage(each, None, file, why) for file, why in journal.problems(folder)]
             for path in version_folders(folder):
-                out += [Problem(each, path.name, file, why) for file, why in version.damage(path)]
+                out += [Damage(each, path.name, file, why) for file, why in version.damage(path)]
             try:
                 now = journal.state(folder)
             except InputError:
@@ -282,7 +282,7 @@ class ModelStore:
             there = {path.name for path in version_folders(folder)}
             for alias, target in (("champion", now.champion), ("challenger", now.challenger)):
                 if target is not None and target not in there:
-                    out.append(Problem(each, target, "", f"is {alias}, and is not there"))
+                    out.append(Damage(each, target, "", f"is {alias}, and is not there"))
         return tuple(out)
 
     def prune(self, name: str, retention: Retention | None = None, *, at: datetime | str) -> tuple[str, ...]:

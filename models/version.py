@@ -53,7 +53,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Damage:
     """Something in the store that is not as it was written."""
 
     name: str

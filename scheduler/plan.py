@@ -239,13 +239,8 @@ class Plan:
             raise error if error.file else error.in_file(path) from None
 
     def write(self, path: str | Path) -> None:
-        """Write the plan as JSON, with its explanations, whole or not at all."""
-        from tidegrid.scheduler.explain import explain  # explanations are about plans: the import is circular
-
-        plan = self
-        if self.problem is not None and "explanations" not in self.extra:
-            plan = explain(self.problem, self)
-        write_json(path, plan.to_dict())
+        """Write the plan as JSON, whole or not at all; explanations are there where the plan has been explained."""
+        write_json(path, self.to_dict())
 
 
 def require_current(plan: Plan, problem: "Problem") -> None:

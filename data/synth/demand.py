@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.slots import local_times
-
 
 @dataclass(frozen=True)
 class Rhythm:
@@ -37,7 +35,7 @@ def holiday_dates(first: int, last: int) -> set[str]:
 def profile(app: str, hours: pd.DatetimeIndex, timezone: str) -> np.ndarray:
     """Return an app's expected demand relative to its busiest hour, shape (hours,)."""
     rhythm = RHYTHMS[app]
-    local = local_times(hours, timezone)
+    local = pd.DatetimeIndex(hours).tz_convert(timezone)
     clock = local.hour.to_numpy() + 0.5
     shape = np.zeros(len(hours))
     for at, width, height in rhythm.peaks:

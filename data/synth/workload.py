@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.slots import local_times
 from tidegrid.data.synth.demand import holiday_dates
 from tidegrid.data.synth.people import TEAMS, Recipe
 from tidegrid.data.synth.physics import fewest_gpus, hours_of
@@ -53,7 +52,7 @@ def submissions(
     largest: int,
 ) -> list[Draft]:
     """Return the submissions of all hours, in order: nightly jobs at their hour, the rest by day and weekday."""
-    local = local_times(hours, timezone)
+    local = pd.DatetimeIndex(hours).tz_convert(timezone)
     clock, day = local.hour.to_numpy(), local.day_of_week.to_numpy()
     free = (
         pd.Series(local.date)

@@ -1,6 +1,6 @@
 """Policies side by side on the same events, one process a policy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import process_time
 from typing import Any
@@ -77,46 +77,6 @@ POLICIES: dict[str, _Queue | _Loop] = {
 """Policies by name. Baselines reserve realtime's peak; ``_limits`` plan with the requested time limits,
 ``_perfect`` with the truth, the others with our estimates. ``rolling`` is the allocator with our forecasts; its
 variants swap one part."""
-
-
-def replay(
-    world: World,
-    policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
-    policy: Policy | None = None,
-    *,
-    rounds: int = 0,
-    jobs: int = 1,
-    backend: str | None = None,
-) -> list[Result]:
-    """Replay a world under several policies.
-
-    Parameters
-    ----------
-    world
-        What really happens.
-    policies
-        Names of :data:`POLICIES`.
-    policy
-        The rolling allocator's parameters.
-    rounds
-        Rounds of the fast planner's search at each plan.
-    jobs
-        Processes, as in joblib.
-    backend
-        A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
-        Ray where it is registered.
-
-    Raises
-    ------
-    InputError
-        A policy is unknown.
-    """
-    # sweep knows this module
-    from tidegrid.pipeline.replay.sweep import Task, run_tasks
-
-    options = {"rounds": rounds}
-    tasks = [Task("", name, policy, options) for name in policies]
-    return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)
 
 
 def run_one(world: World, name: str, policy: Policy | None = None, rounds: int = 0) -> Result:

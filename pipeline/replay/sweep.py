@@ -150,3 +150,40 @@ def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> l
         if each is not None:
             each(len(out))
     return out
+
+
+def replay(
+    world: World,
+    policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
+    policy: Policy | None = None,
+    *,
+    rounds: int = 0,
+    jobs: int = 1,
+    backend: str | None = None,
+) -> list[Result]:
+    """Replay a world under several policies.
+
+    Parameters
+    ----------
+    world
+        What really happens.
+    policies
+        Names of :data:`POLICIES`.
+    policy
+        The rolling allocator's parameters.
+    rounds
+        Rounds of the fast planner's search at each plan.
+    jobs
+        Processes, as in joblib.
+    backend
+        A joblib backend other than the default: ``"dask"`` runs on the active ``distributed.Client``, ``"ray"`` on
+        Ray where it is registered.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown.
+    """
+    options = {"rounds": rounds}
+    tasks = [Task("", name, policy, options) for name in policies]
+    return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)

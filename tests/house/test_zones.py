@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tidegrid.data import horizon, hour_of_week
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime.localtime import local_hours
 from tidegrid.scheduler.clock import Clock
@@ -17,7 +16,6 @@ from tidegrid.zones import zone_of
     "use",
     [
         zone_of,
-        lambda name: hour_of_week(horizon("2026-01-01T00:00:00Z", 2), name),
         lambda name: local_hours(np.arange(3), name),
         lambda name: Clock(scenario("mixed_control"), name),
     ],

@@ -18,6 +18,7 @@ from tidegrid.scheduler import (
     Plan,
     Problem,
     StalePlanError,
+    explain,
     modes,
     register_mode,
     require_current,
@@ -37,7 +38,7 @@ def test_a_plan_survives_its_json(problem: Problem, mode: str) -> None:
 
 def test_a_plan_survives_its_file_with_explanations(tmp_path: Path) -> None:
     problem = random_problem(7, jobs=(6, 6), apps=(1, 1))
-    solve(problem, "fifo").write(tmp_path / "plan.json")
+    explain(problem, solve(problem, "fifo")).write(tmp_path / "plan.json")
     plan = Plan.read(tmp_path / "plan.json")
     assert {told["job"] for told in plan.extra["explanations"]} == {job.id for job in problem.jobs}
     plan.write(tmp_path / "again.json")

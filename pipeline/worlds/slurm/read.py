@@ -98,7 +98,7 @@ def _job(record: Mapping[str, Any]) -> QueueJob:
         types, gpus = held_types, held
     array, task = _whole(record.get("array_job_id")) or None, number(record.get("array_task_id"))
     raw = int(record["job_id"])
-    tasks = ()
+    tasks: tuple[int, ...] = ()
     if array is not None and task is None and record.get("array_task_string"):
         listed = str(record["array_task_string"]).split("%")[0]
         tasks = tuple(indices_of(listed.replace("...", ""), 4_000_001))
