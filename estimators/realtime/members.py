@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tidegrid.estimators.realtime import profiles, regression, smoothing
+from tidegrid.estimators.realtime import kernels
 
 DAY = 24
 WEEK = 168
@@ -126,8 +126,8 @@ def run_members(
             mine[:] = FIRST_GUESS
         for a, b in pairwise([*refits.tolist(), origins]):
             if known is None:
-                mine[:] = smoothing.dshw_fit(z, ends[a], 2 * DAY, mine, FIT_LOSSES, weekly)
-            smoothing.dshw_forecast(z, ends[a:b], HORIZON, mine, weekly, m[name][a:b])
+                kernels.holt_winters_fit(z[: ends[a]], 2 * DAY, FIT_LOSSES, weekly, mine)
+            kernels.holt_winters(z, ends[a:b], mine, weekly, m[name][a:b])
         np.clip(m[name], low, high, out=m[name])
     for name, base, lags, ridge, rounds in REGRESSIONS:
         z, low, high = scales[_scale_of(name)]
@@ -136,16 +136,16 @@ def run_members(
         due = refits if rounds > 1 else np.arange(origins)
         if known is not None:
             due = due[:0]
-        regression.autoregression(z, base, lags, ridge, rounds, due, ends, HORIZON, low, high, mine, m[name])
-    profiles.analogues(x, ends, HORIZON, DAY, 8, 2 * DAY, m["analogues of a day"])
-    profiles.analogues(x, ends, HORIZON, WEEK, 3, 2 * DAY, m["analogues of a week"])
-    profiles.weekly_curve(x, ends, HORIZON, 4, 0, m["weekly curve"])
-    profiles.weekly_curve(logs, ends, HORIZON, 4, DAY, m["weekly curve at today's level, log"])
-    profiles.weekly_curve(logs, ends, HORIZON, 4, WEEK, m["weekly curve at the last week's level, log"])
-    profiles.seasonal_repeat(x, ends, HORIZON, WEEK, m["last week"])
-    profiles.seasonal_repeat(x, ends, HORIZON, DAY, m["last day"])
-    profiles.seasonal_repeat(x, ends, HORIZON, 1, m["last value"])
-    smoothing.level_forecast(x, ends, HORIZON, m["level"])
+        kernels.autoregression(z, base, lags, ridge, rounds, due, ends, low, high, mine, m[name])
+    kernels.analogues(x, ends, DAY, 8, 2 * DAY, m["analogues of a day"])
+    kernels.analogues(x, ends, WEEK, 3, 2 * DAY, m["analogues of a week"])
+    kernels.weekly_curve(x, ends, 4, 0, m["weekly curve"])
+    kernels.weekly_curve(logs, ends, 4, DAY, m["weekly curve at today's level, log"])
+    kernels.weekly_curve(logs, ends, 4, WEEK, m["weekly curve at the last week's level, log"])
+    kernels.seasonal_repeat(x, ends, WEEK, m["last week"])
+    kernels.seasonal_repeat(x, ends, DAY, m["last day"])
+    kernels.seasonal_repeat(x, ends, 1, m["last value"])
+    kernels.level(x, ends, m["level"])
     for name, path in m.items():
         if _scale_of(name) == "log":
             _, low, high = scales["log"]

@@ -1,0 +1,33 @@
+"""The compiled kernels of this room; the ``.cpp`` files beside this one say what each does and means."""
+
+import ctypes
+
+from tidegrid.native import FLAG, FLOAT, FLOATS, FLOATS_OUT, INT, INTS, function
+
+
+class ShiftRules(ctypes.Structure):
+    """Thresholds of a level shift, as ``tidegrid.estimators.realtime.shifts`` names them."""
+
+    _fields_ = (
+        ("least_before", INT),
+        ("least_after", INT),
+        ("look_back", INT),
+        ("least_change", FLOAT),
+        ("steadiness", FLOAT),
+        ("held", FLOAT),
+    )
+
+
+# Members take the series, the ascending origins, their own settings, and the rows of forecasts that they fill.
+seasonal_repeat = function("tg_seasonal_repeat", FLOATS, INTS, INT, FLOATS_OUT)
+weekly_curve = function("tg_weekly_curve", FLOATS, INTS, INT, INT, FLOATS_OUT)
+analogues = function("tg_analogues", FLOATS, INTS, INT, INT, INT, FLOATS_OUT)
+level = function("tg_level", FLOATS, INTS, FLOATS_OUT)
+holt_winters_fit = function("tg_holt_winters_fit", FLOATS, INT, INT, FLAG, FLOATS_OUT)
+holt_winters = function("tg_holt_winters", FLOATS, INTS, FLOATS, FLAG, FLOATS_OUT)
+autoregression = function(
+    "tg_autoregression", FLOATS, INT, INTS, FLOAT, INT, INTS, INTS, FLOAT, FLOAT, FLOATS_OUT, FLOATS_OUT
+)
+
+clearest_shift = function("tg_clearest_shift", FLOATS, ctypes.POINTER(ShiftRules), FLOATS_OUT, returns=INT)
+off_weekday = function("tg_off_weekday", FLOATS, INT, FLOATS_OUT)
