@@ -22,7 +22,7 @@ from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typi
 from tidegrid.estimators.realtime.curve import Curve
 from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, follow, learn, peak_errors
 from tidegrid.estimators.realtime.history import History, histories
-from tidegrid.estimators.realtime.intervals import lead_group
+from tidegrid.estimators.realtime.intervals import at_levels, lead_group
 from tidegrid.estimators.realtime.localtime import (
     DAY,
     WEEK,
@@ -33,6 +33,7 @@ from tidegrid.estimators.realtime.localtime import (
     utc_hours,
 )
 from tidegrid.estimators.realtime.members import HORIZON
+from tidegrid.estimators.realtime.nexthours import AHEAD
 from tidegrid.estimators.realtime.monitor import width_factors
 from tidegrid.estimators.realtime.report import report_of
 from tidegrid.models import Bundle
@@ -343,7 +344,12 @@ class RealtimeEstimator(Estimator):
         group = lead_group(np.where(inside, 0, lead + learnt.stale))
         width = np.sqrt(wide) * self.widths_.get(key, 1.0) * few_origins_factor(len(learnt.errors))
         width = width * recent_factor(standard_errors(learnt), shape)
-        return band(point, learnt.spread[local % DAY], width, shape, group, levels)
+        out = band(point, learnt.spread[local % DAY], width, shape, group, levels)
+        near = ~inside & (lead + learnt.stale < AHEAD) & (weeks == 0)
+        if near.any():
+            offsets = at_levels(learnt.near, levels)[lead[near] + learnt.stale]
+            out[near] = point[near, None] + (np.sqrt(wide[near]) * self.widths_.get(key, 1.0))[:, None] * offsets
+        return out
 
     def _basis_of(self, key: str) -> str:
         if key not in self.learnt_ or self.series_[key].known_hours == 0:

@@ -2,7 +2,7 @@
 
 import ctypes
 
-from tidegrid.native import FLAG, FLOAT, FLOATS, FLOATS_OUT, INT, INTS, function
+from tidegrid.native import FLAG, FLAGS, FLOAT, FLOATS, FLOATS_OUT, INT, INTS, function
 
 
 class ShiftRules(ctypes.Structure):
@@ -20,7 +20,7 @@ class ShiftRules(ctypes.Structure):
 
 # Members take the series, the ascending origins, their own settings, and the rows of forecasts that they fill.
 seasonal_repeat = function("tg_seasonal_repeat", FLOATS, INTS, INT, FLOATS_OUT)
-weekly_curve = function("tg_weekly_curve", FLOATS, INTS, INT, INT, FLOATS_OUT)
+seasonal_curve = function("tg_seasonal_curve", FLOATS, INTS, INT, INT, INT, FLOATS_OUT)
 analogues = function("tg_analogues", FLOATS, INTS, INT, INT, INT, FLOATS_OUT)
 level = function("tg_level", FLOATS, INTS, FLOATS_OUT)
 holt_winters_fit = function("tg_holt_winters_fit", FLOATS, INT, INT, FLAG, FLOATS_OUT)
@@ -31,3 +31,20 @@ autoregression = function(
 
 clearest_shift = function("tg_clearest_shift", FLOATS, ctypes.POINTER(ShiftRules), FLOATS_OUT, returns=INT)
 off_weekday = function("tg_off_weekday", FLOATS, INT, FLOATS_OUT)
+
+
+class JudgeRules(ctypes.Structure):
+    """How members are weighed for the next hours, as ``tidegrid.estimators.realtime.nexthours`` names it."""
+
+    _fields_ = tuple(
+        (name, FLOAT)
+        for name in (
+            "slow_half_life", "fast_half_life", "fast_share", "sharpness", "all_leads_share",
+            "surprise_from", "surprise_to",
+        )  # fmt: skip
+    )
+
+
+next_hours = function(
+    "tg_next_hours", FLOATS, FLAGS, INT, FLOATS, FLOATS, INT, ctypes.POINTER(JudgeRules), FLOATS_OUT, FLOATS_OUT
+)

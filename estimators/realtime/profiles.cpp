@@ -1,7 +1,5 @@
 // Members that repeat the past: seasonal repeats, the weekly curve × level, and analogues.
 
-#include <numeric>
-
 #include "series.hpp"
 
 namespace tidegrid::realtime {
@@ -10,6 +8,11 @@ namespace {
 double mean_between(Series x, std::int64_t from, std::int64_t to) {
     return mean(x.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
 }
+
+struct Window {
+    double distance, level;
+    std::int64_t start;
+};
 
 }  // namespace
 
@@ -28,30 +31,29 @@ extern "C" {
     return true;
 }
 
-// Median of the same hour in the last `weeks` weeks, each week moved to today's level.
+// Median of the same hour in the last `cycles` periods (days or weeks), each moved to today's level.
 //
-// The level is the mean of the `span` hours before the origin and before the same time in each past week; with a span
+// The level is the mean of the `span` hours before the origin and before the same time in each past period; with a span
 // of 0 the hours are taken as they were.
-[[gnu::visibility("default")]] bool tg_weekly_curve(Array<const double> x, Array<const std::int64_t> ends,
-                                                    std::int64_t weeks, std::int64_t span, Array<double> out) {
+[[gnu::visibility("default")]] bool tg_seasonal_curve(Array<const double> x, Array<const std::int64_t> ends,
+                                                      std::int64_t period, std::int64_t cycles, std::int64_t span,
+                                                      Array<double> out) {
     const Forecasts f(x, ends, out);
-    if (!f.fit() || weeks < 1 || span < 0) return false;
+    if (!f.fit() || period < 1 || cycles < 1 || span < 0) return false;
     std::vector<double> past, moved;
     for (std::size_t o = 0; o < f.ends.size(); ++o) {
         const std::int64_t end = f.ends[o];
         moved.clear();
-        for (std::int64_t w = 1; w <= weeks && end - WEEK * w >= span; ++w) {
-            const std::int64_t then = end - WEEK * w;
-            moved.push_back(span ? mean_between(f.x, std::max<std::int64_t>(0, end - span), end) -
-                                       mean_between(f.x, then - span, then)
-                                 : 0.0);
+        for (std::int64_t c = 1; c <= cycles && end - period * c >= span; ++c) {
+            const std::int64_t then = end - period * c;
+            moved.push_back(span ? mean_between(f.x, end - span, end) - mean_between(f.x, then - span, then) : 0.0);
         }
         for (std::int64_t k = 0; k < f.horizon; ++k) {
             past.clear();
-            for (std::size_t w = 0; w < moved.size(); ++w) {
-                const std::int64_t u = end + k - WEEK * (static_cast<std::int64_t>(w) + 1 + k / WEEK);
+            for (std::size_t c = 0; c < moved.size(); ++c) {
+                const std::int64_t u = end + k - period * (static_cast<std::int64_t>(c) + 1 + k / period);
                 if (u < 0) break;
-                past.push_back(f.x[u] + moved[w]);
+                past.push_back(f.x[u] + moved[c]);
             }
             if (!past.empty()) f.row(o)[k] = median(past);
         }
@@ -70,39 +72,35 @@ extern "C" {
                                                  Array<double> out) {
     const Forecasts f(x, ends, out);
     if (!f.fit() || window < DAY || nearest < 1 || reach < DAY) return false;
-    std::vector<double> distance, path(static_cast<std::size_t>(reach));
-    std::vector<std::int64_t> starts, order;
+    std::vector<double> path(static_cast<std::size_t>(reach));
+    std::vector<Window> best;  // the nearest so far, ascending
     for (std::size_t o = 0; o < f.ends.size(); ++o) {
         const std::int64_t end = f.ends[o];
         const std::int64_t last = end - reach - window;
         if (last < 2 * DAY) continue;
         const double now = mean_between(f.x, end - DAY, end);
-        starts.clear();
-        distance.clear();
+        best.clear();
         // the latest start at the same hour of day whose window and reach lie before the origin
         const std::int64_t latest = last - ((last - (end - window)) % DAY + DAY) % DAY;
         for (std::int64_t a = latest; a >= 0; a -= DAY) {
-            const double then = mean_between(f.x, a + window - DAY, a + window);
-            double total = 0.0;
-            for (std::int64_t i = 0; i < window; ++i) {
-                const double gap = std::abs((f.x[a + i] - then) - (f.x[end - window + i] - now));
-                total += gap * (0.5 + static_cast<double>(i) / static_cast<double>(window));
+            const double level = mean_between(f.x, a + window - DAY, a + window);
+            const bool full = static_cast<std::int64_t>(best.size()) == nearest;
+            double distance = 0.0;
+            for (std::int64_t i = window; i-- > 0 && !(full && distance >= best.back().distance);) {
+                const double gap = std::abs((f.x[a + i] - level) - (f.x[end - window + i] - now));
+                distance += gap * (0.5 + static_cast<double>(i) / static_cast<double>(window));
             }
-            starts.push_back(a);
-            distance.push_back(total);
+            if (full && distance >= best.back().distance) continue;
+            if (full) best.pop_back();
+            const auto at = std::ranges::upper_bound(best, distance, {}, &Window::distance);
+            best.insert(at, {distance, level, a});
         }
-        order.resize(starts.size());
-        std::iota(order.begin(), order.end(), 0);
-        std::ranges::stable_sort(order, {}, [&](std::int64_t c) { return distance[c]; });
-        if (static_cast<std::int64_t>(order.size()) > nearest) order.resize(static_cast<std::size_t>(nearest));
         std::ranges::fill(path, 0.0);
         double mass = 0.0;
-        for (std::int64_t c : order) {
-            const std::int64_t a = starts[c];
-            const double weight = 1.0 / (distance[c] + 1e-9 * static_cast<double>(window));
-            const double then = mean_between(f.x, a + window - DAY, a + window);
+        for (const Window& one : best) {
+            const double weight = 1.0 / (one.distance + 1e-9 * static_cast<double>(window));
             mass += weight;
-            for (std::int64_t k = 0; k < reach; ++k) path[k] += weight * (f.x[a + window + k] - then);
+            for (std::int64_t k = 0; k < reach; ++k) path[k] += weight * (f.x[one.start + window + k] - one.level);
         }
         if (mass == 0.0) continue;
         for (std::int64_t k = 0; k < f.horizon; ++k) {

@@ -71,10 +71,10 @@ extern "C" {
 // ridge   penalty as a share of the mean diagonal of the Gram matrix
 // rounds  1 for least squares; more for as many rounds of reweighting towards the least absolute loss, a row's weight
 //         being one over its last absolute residual (floored at 0.3 of the mean one)
-// refits  positions in `ends` at which the coefficients are learnt anew, ascending, the first 0; empty where `beta` is
-//         to be used as it is
+// refits  positions in `ends` at which the coefficients are learnt anew, ascending, the first 0
 // low, high  bounds of what a forecast may be; recursion cannot run away past them
-// beta    coefficients of the lags and the constant, NaN where there are none yet; receives the last ones
+// beta    coefficients of the lags and the constant, a row for each refit, NaN before; a single row that is used as it is
+//         where there are no refits
 // out     left as it is where the past is too short
 [[gnu::visibility("default")]] bool tg_autoregression(Array<const double> x, std::int64_t base,
                                                       Array<const std::int64_t> lags_, double ridge,
@@ -83,11 +83,12 @@ extern "C" {
                                                       Array<double> beta_, Array<double> out) {
     const Forecasts f(x, ends, out);
     const std::span<const std::int64_t> lags = lags_;
-    const std::span<double> beta = beta_;
-    if (!f.fit() || base < 0 || rounds < 1 || lags.empty() || beta.size() != lags.size() + 1) return false;
-    if (lags.front() < 1 || !std::ranges::is_sorted(lags)) return false;
-    const auto n = static_cast<std::int64_t>(f.x.size());
     const auto p = lags.size();
+    const std::span<double> betas = beta_;
+    if (!f.fit() || base < 0 || rounds < 1 || lags.empty()) return false;
+    if (lags.front() < 1 || !std::ranges::is_sorted(lags)) return false;
+    if (betas.size() != (p + 1) * static_cast<std::size_t>(std::max<std::int64_t>(refits.size, 1))) return false;
+    const auto n = static_cast<std::int64_t>(f.x.size());
     const std::int64_t start = base + lags.back();
     std::vector<double> d(f.x.begin(), f.x.end()), path, diff, weight;
     for (std::int64_t t = 0; t < n && base > 0; ++t) d[t] = t < base ? 0.0 : f.x[t] - f.x[t - base];
@@ -96,11 +97,12 @@ extern "C" {
     NormalEquations squares(d, lags, start);
     std::size_t next_fit = 0;
     bool fitted = refits.size == 0;
+    std::span<double> beta = betas.first(p + 1);
     for (std::size_t o = 0; o < f.ends.size(); ++o) {
         const std::int64_t end = f.ends[o];
         const bool due = next_fit < static_cast<std::size_t>(refits.size) &&
                          refits.data[next_fit] == static_cast<std::int64_t>(o);
-        if (due) ++next_fit;
+        if (due) beta = betas.subspan((p + 1) * next_fit++, p + 1);
         if (end - start < 2 * (static_cast<std::int64_t>(p) + 1) || (fitted && std::isnan(beta[0]))) continue;
         if (due || !fitted) {
             fitted = true;
