@@ -149,7 +149,9 @@ def run_members(
             settings[:, at : at + width] = betas[np.searchsorted(due, at_refits)]
         at += width
     kernels.analogues(x, ends, DAY, 8, 2 * DAY, m["analogues of a day"])
-    kernels.analogues(x, ends, WEEK, 3, 2 * DAY, m["analogues of a week"])
+    if horizon > DAY:
+        # costs more than all others together, and tells little of the next hours
+        kernels.analogues(x, ends, WEEK, 3, 2 * DAY, m["analogues of a week"])
     kernels.seasonal_curve(x, ends, WEEK, 4, 0, m["weekly curve"])
     kernels.seasonal_curve(logs, ends, WEEK, 4, DAY, m["weekly curve at today's level, log"])
     kernels.seasonal_curve(logs, ends, WEEK, 4, WEEK, m["weekly curve at the last week's level, log"])

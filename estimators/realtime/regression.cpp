@@ -103,7 +103,7 @@ extern "C" {
         const bool due = next_fit < static_cast<std::size_t>(refits.size) &&
                          refits.data[next_fit] == static_cast<std::int64_t>(o);
         if (due) beta = betas.subspan((p + 1) * next_fit++, p + 1);
-        if (end - start < 2 * (static_cast<std::int64_t>(p) + 1) || (fitted && std::isnan(beta[0]))) continue;
+        if (end - start < 2 * (static_cast<std::int64_t>(p) + 1) || (fitted && !due && std::isnan(beta[0]))) continue;
         if (due || !fitted) {
             fitted = true;
             squares.add(end, {});
