@@ -96,6 +96,8 @@ class Learnt:
         Their parameters and coefficients there.
     near : ndarray of shape (AHEAD, grid levels)
         What the quantiles of the next hours lie above the medians, units of demand; NaN without errors of its own.
+    lift : ndarray of shape (HORIZON,)
+        Factor by which a change of level that the last hours showed moved each median; 1 for the next hours.
     """
 
     local0: int
@@ -118,6 +120,7 @@ class Learnt:
     refits: np.ndarray
     settings: np.ndarray
     near: np.ndarray
+    lift: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
         refits=np.zeros(REFITS, dtype=np.int64),
         settings=np.full((REFITS, SETTINGS), np.nan),
         near=np.full((AHEAD, len(GRID)), np.nan),
+        lift=np.ones(HORIZON),
     )
     scale = float(values.mean()) if n else 0.0
     if n < SHORTEST or scale == 0.0:
@@ -248,12 +252,13 @@ def learn(series: Series, pool: Pool) -> Learnt:
             chosen = BASELINES[best]
             own, point = errors[NAMES.index(chosen)], paths[NAMES.index(chosen), -1]
     refits = ends[refits_of(len(ends))]
-    point, near = with_next_hours(point, next_hours(x, plain, known, local0, refits, settings, pool))
+    ahead = next_hours(x, plain, known, local0, refits, settings, pool)
+    point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
     if free.any() or series.holiday[: len(series.raw)].any():
-        lift = holiday_factor(
+        factor = holiday_factor(
             series.raw[cleaned.offset :] / scale, x, series.holiday[cleaned.offset :], local0
         )
-        point = np.where(free, point * lift[(local0 + n + np.arange(HORIZON)) % DAY], point)
+        point = np.where(free, point * factor[(local0 + n + np.arange(HORIZON)) % DAY], point)
     at = (local0 + ends[:-1, None] + np.arange(HORIZON)[None, :]) % DAY
     spread = spread_by_hour(own, at, floor=1e-6, prior=PRIOR_ERROR)
     return replace(
@@ -270,6 +275,7 @@ def learn(series: Series, pool: Pool) -> Learnt:
         refits=refits,
         settings=settings,
         near=near * scale,
+        lift=lift,
     )
 
 
@@ -298,10 +304,11 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     if learnt.chosen in BASELINES:
         point = paths[NAMES.index(learnt.chosen), 0]
     ahead = next_hours(x, plain, cleaned.known, learnt.local0, learnt.refits, learnt.settings, pool)
-    point, near = with_next_hours(point, ahead)
+    point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
     return replace(
         learnt,
         near=near * scale,
+        lift=lift,
         length=n,
         scale=scale,
         point=point * scale,
@@ -315,17 +322,22 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
 
 
 def with_next_hours(
-    point: np.ndarray, ahead: tuple[np.ndarray, np.ndarray, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the medians with the next hours' own in their place, and the next hours' band.
+    point: np.ndarray, ahead: tuple[np.ndarray, np.ndarray, float], highest: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the medians with the next hours' own in their place, the next hours' band, and the later hours' lift.
 
-    After a change of level the later hours follow too, in the same proportion, the less the later they are.
+    After a change of level the later hours follow too, in the same proportion, the less the later they are, but not
+    past the ``highest`` hour of the last week.
     """
     near, offsets, followed = ahead
     usual = point[:AHEAD]
-    times = float(np.median(near[usual > 0] / usual[usual > 0])) if (usual > 0).any() else 1.0
+    # next to nothing tells no proportion
+    some = usual > 0.1
+    times = float(np.median(near[some] / usual[some])) if some.any() else 1.0
     fade = followed * 0.5 ** (np.arange(1, HORIZON - AHEAD + 1) / CHANGE_HALF_LIFE)
-    return np.concatenate([near, point[AHEAD:] * (1.0 + fade * (times - 1.0))]), offsets
+    most = np.maximum(highest / np.maximum(point[AHEAD:], 1e-12), 1.0)
+    lift = np.concatenate([np.ones(AHEAD), np.minimum(1.0 + fade * (times - 1.0), most)])
+    return np.concatenate([near, point[AHEAD:] * lift[AHEAD:]]), offsets, lift
 
 
 def _loss(errors: np.ndarray) -> float:

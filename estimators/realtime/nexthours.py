@@ -50,6 +50,9 @@ HALF = int(np.flatnonzero(GRID == 0.5)[0])
 MEMORY_H = 3.0
 """Half-life of the last errors that say how wild the series is just now, hours."""
 
+WILDEST = 50.0
+"""An error counts for at most this many usual ones: where a series hardly ever moves, any move dwarfs the usual."""
+
 CALM = 0.5
 """Part of the band that does not follow the last errors."""
 
@@ -137,16 +140,17 @@ def _offsets(
     errors = np.where((at < len(x)) & known[inside], x[inside] - combined, np.nan)
     hours = (local0 + at) % DAY
     # what is usual must not be told by a change of level
-    limit = JUDGE.surprise_to * np.nanmedian(np.abs(errors)) if np.isfinite(errors).any() else 1.0
+    sizes = np.abs(errors[np.isfinite(errors)])
+    limit = max(JUDGE.surprise_to * float(np.median(sizes)), float(sizes.mean())) if len(sizes) else 1.0
     usual = spread_by_hour(np.clip(errors, -limit, limit), hours, floor=1e-9, prior=0.0)
-    relative = errors / usual[hours]
+    relative = np.clip(errors / usual[hours], -WILDEST, WILDEST)
     # how wild the hours up to each origin were: what the origin before it forecast of its last hour
     wild, now, fade = np.ones(len(ends)), 1.0, 2.0 ** (-1.0 / MEMORY_H)
     for o in range(1, len(ends)):
         last = abs(relative[o - 1, 0])
         now = now if np.isnan(last) else fade * now + (1.0 - fade) * last
         wild[o] = CALM + (1.0 - CALM) * now
-    relative = relative / wild[:, None]
+    relative = np.clip(relative / wild[:, None], PRIOR_SHAPE[0] * 2.0, PRIOR_SHAPE[-1] * 2.0)
     table = np.empty((AHEAD, len(GRID)))
     for k in range(AHEAD):
         own = relative[:, k][np.isfinite(relative[:, k])]

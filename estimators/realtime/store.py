@@ -28,7 +28,7 @@ _NUMBERS = (
     "shift_ratio",
     "judged",
 )
-_ROWS = ("point", "weights", "spread", "losses", "refits", "settings", "near")
+_ROWS = ("point", "weights", "spread", "losses", "refits", "settings", "near", "lift")
 
 
 def pack(estimator: "RealtimeEstimator") -> Bundle:
