@@ -55,7 +55,9 @@ def decompose(values: np.ndarray) -> pd.DataFrame:
     from statsmodels.tsa.seasonal import STL
 
     parts = STL(x, period=period, robust=False).fit()
-    return pd.DataFrame({"level": parts.trend, "shape": parts.seasonal, "remainder": parts.resid}, index=index)
+    return pd.DataFrame(
+        {"level": parts.trend, "shape": parts.seasonal, "remainder": parts.resid}, index=index
+    )
 
 
 class ClassicalDemand(Estimator):
@@ -157,7 +159,9 @@ class ClassicalDemand(Estimator):
         self._require_fitted("mean_")
         ids, _ = self._rows(X)
         said = [
-            f"site history: {self.hours_[key]} hours, {self.name}" if key in self.hours_ else "unknown: no history"
+            f"site history: {self.hours_[key]} hours, {self.name}"
+            if key in self.hours_
+            else "unknown: no history"
             for key in ids
         ]
         return pd.Series(said, index=X.index, name="basis", dtype=object)

@@ -169,7 +169,9 @@ def _spikes(y: np.ndarray) -> np.ndarray:
     around = _comparable(y, suspects)
     enough = np.isfinite(around).sum(axis=1) >= 3
     highest = np.max(np.nan_to_num(around), axis=1)
-    out[suspects[enough & (y[suspects] > SPIKE_OVER_NEIGHBOURS * highest)]] = True
+    # where comparable hours are next to nothing, demand that comes and goes is no spike
+    usual = highest > NEAR_ZERO * float(np.median(y[seen & (np.nan_to_num(y) > 0)]))
+    out[suspects[enough & usual & (y[suspects] > SPIKE_OVER_NEIGHBOURS * highest)]] = True
     last = int(np.flatnonzero(seen)[-1])
     for a, b in _runs(out):
         if b == last + 1 and b - a > 1:

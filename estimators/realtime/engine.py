@@ -47,7 +47,7 @@ MARGIN = 0.06
 than ORIGINS the past origins are: over a handful of days a baseline looks better by luck. Set on the training part of
 M4 hourly cut to 14 days."""
 
-CHANGE_HALF_LIFE = 48.0
+CHANGE_HALF_LIFE = 24.0
 """Hours ahead over which a change of level that the last hours showed is believed half."""
 
 PRIOR_ERROR = 0.35
@@ -326,18 +326,21 @@ def with_next_hours(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the medians with the next hours' own in their place, the next hours' band, and the later hours' lift.
 
-    After a change of level the later hours follow too, in the same proportion, the less the later they are, but not
-    past the ``highest`` hour of the last week.
+    After a change of level the later hours follow too, the less the later they are, but not past the ``highest``
+    hour of the last week.
     """
     near, offsets, followed = ahead
-    usual = point[:AHEAD]
+    usual, later = point[:AHEAD], point[AHEAD:]
     # next to nothing tells no proportion
     some = usual > 0.1
     times = float(np.median(near[some] / usual[some])) if some.any() else 1.0
-    fade = followed * 0.5 ** (np.arange(1, HORIZON - AHEAD + 1) / CHANGE_HALF_LIFE)
-    most = np.maximum(highest / np.maximum(point[AHEAD:], 1e-12), 1.0)
-    lift = np.concatenate([np.ones(AHEAD), np.minimum(1.0 + fade * (times - 1.0), most)])
-    return np.concatenate([near, point[AHEAD:] * lift[AHEAD:]]), offsets, lift
+    # by proportion or by difference, whichever moves less
+    moves = np.stack([later * (times - 1.0), np.full(len(later), float(np.median(near - usual)))])
+    move = np.where(moves[0] * moves[1] > 0.0, np.sign(moves[0]) * np.abs(moves).min(axis=0), 0.0)
+    fade = followed * 0.5 ** (np.arange(1, len(later) + 1) / CHANGE_HALF_LIFE)
+    moved = np.clip(later + fade * move, 0.0, np.maximum(later, highest))
+    lift = np.concatenate([np.ones(AHEAD), moved / np.maximum(later, 1e-12)])
+    return np.concatenate([near, moved]), offsets, lift
 
 
 def _loss(errors: np.ndarray) -> float:

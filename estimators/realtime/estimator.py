@@ -33,8 +33,8 @@ from tidegrid.estimators.realtime.localtime import (
     utc_hours,
 )
 from tidegrid.estimators.realtime.members import HORIZON
-from tidegrid.estimators.realtime.nexthours import AHEAD
 from tidegrid.estimators.realtime.monitor import width_factors
+from tidegrid.estimators.realtime.nexthours import AHEAD
 from tidegrid.estimators.realtime.report import report_of
 from tidegrid.models import Bundle
 from tidegrid.zones import zone_of
@@ -187,7 +187,9 @@ class RealtimeEstimator(Estimator):
         ids, hours = self._rows(X)
         out = np.empty(len(X), dtype=object)
         for key, rows in _groups(ids):
-            ahead = hours[rows] > self.series_[key].last if self.knows(key) else np.ones(len(rows), dtype=bool)
+            ahead = (
+                hours[rows] > self.series_[key].last if self.knows(key) else np.ones(len(rows), dtype=bool)
+            )
             out[rows] = np.where(
                 ahead, self._basis_of(key), "site history: weekly curve, hour inside the history"
             )
@@ -354,7 +356,9 @@ class RealtimeEstimator(Estimator):
         near = ~inside & (lead + learnt.stale < AHEAD) & (weeks == 0)
         if near.any():
             offsets = at_levels(learnt.near, levels)[lead[near] + learnt.stale]
-            out[near] = point[near, None] + (np.sqrt(wide[near]) * self.widths_.get(key, 1.0))[:, None] * offsets
+            out[near] = (
+                point[near, None] + (np.sqrt(wide[near]) * self.widths_.get(key, 1.0))[:, None] * offsets
+            )
         return out
 
     def _basis_of(self, key: str) -> str:

@@ -9,7 +9,6 @@ from tidegrid.errors import InputError
 from tidegrid.estimators.base import named_columns, row_by_row
 from tidegrid.estimators.realtime.localtime import utc_hours
 
-
 MOST_DEMAND = 1e15
 """Units an hour beyond which a number is a mistake; sums of squares of them are still finite."""
 

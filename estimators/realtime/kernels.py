@@ -36,15 +36,26 @@ off_weekday = function("tg_off_weekday", FLOATS, INT, FLOATS_OUT)
 class JudgeRules(ctypes.Structure):
     """How members are weighed for the next hours, as ``tidegrid.estimators.realtime.nexthours`` names it."""
 
-    _fields_ = tuple(
-        (name, FLOAT)
-        for name in (
-            "slow_half_life", "fast_half_life", "fast_share", "sharpness", "all_leads_share",
-            "surprise_from", "surprise_to",
-        )  # fmt: skip
+    _fields_ = (
+        ("slow_half_life", FLOAT),
+        ("fast_half_life", FLOAT),
+        ("fast_share", FLOAT),
+        ("sharpness", FLOAT),
+        ("all_leads_share", FLOAT),
+        ("surprise_from", FLOAT),
+        ("surprise_to", FLOAT),
     )
 
 
 next_hours = function(
-    "tg_next_hours", FLOATS, FLAGS, INT, FLOATS, FLOATS, INT, ctypes.POINTER(JudgeRules), FLOATS_OUT, FLOATS_OUT
+    "tg_next_hours",
+    FLOATS,
+    FLAGS,
+    INT,
+    FLOATS,
+    FLOATS,
+    INT,
+    ctypes.POINTER(JudgeRules),
+    FLOATS_OUT,
+    FLOATS_OUT,
 )

@@ -42,15 +42,15 @@ the level of the last hour leads; and what is left of that an hour later."""
 
 FOLLOWER = 0.3
 LAST_VALUE = 8.0
-"""How much a follower and the last value count at equal loss, a common member counting 1: where a series walks, the many members that look for more must not
-outvote it."""
+"""How much a follower and the last value count at equal loss, a common member counting 1: where a series walks, the many
+members that look for more must not outvote the last value."""
 
 HALF = int(np.flatnonzero(GRID == 0.5)[0])
 
 MEMORY_H = 3.0
 """Half-life of the last errors that say how wild the series is just now, hours."""
 
-WILDEST = 50.0
+WILDEST = 100.0
 """An error counts for at most this many usual ones: where a series hardly ever moves, any move dwarfs the usual."""
 
 CALM = 0.5
@@ -90,7 +90,7 @@ def next_hours(
     ndarray of shape (AHEAD, grid levels)
         What the quantiles at ``GRID`` lie above the medians.
     float
-        How far the last errors were beyond the usual, so that the last hours alone were followed: 0 to 1.
+        How sure a change of level is that the last hours alone show: 0 to 1.
     """
     n = len(x)
     first = max(int(refits[0]), n - ORIGINS)
@@ -103,15 +103,17 @@ def next_hours(
     ]
     follow = _followers(plain, ends)
     paths = np.concatenate([np.concatenate(parts, axis=1), follow])
-    prior = np.append(np.where(np.array(NAMES) == "last value", LAST_VALUE, PRIOR), np.full(len(follow), FOLLOWER))
+    prior = np.append(
+        np.where(np.array(NAMES) == "last value", LAST_VALUE, PRIOR), np.full(len(follow), FOLLOWER)
+    )
     if pool.apps:
         paths = np.concatenate([paths, borrowed_paths(x, ends, local0, AHEAD, pool)])
         prior = np.append(prior, 1.0)
     combined, followed = np.empty((len(ends), AHEAD)), np.zeros(1)
     kernels.next_hours(x, known, first, np.ascontiguousarray(paths), prior, AHEAD, JUDGE, combined, followed)
     reach = np.nanmedian(follow[:, -1], axis=0) if np.isfinite(follow[:, -1]).any() else combined[-1]
-    offsets = _offsets(x, known, local0, ends, combined, reach)
-    return combined[-1], offsets, float(followed[0])
+    offsets, sure = _offsets(x, known, local0, ends, combined, reach)
+    return combined[-1], offsets, sure * float(followed[0])
 
 
 def _followers(x: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -133,8 +135,11 @@ def _offsets(
     ends: np.ndarray,
     combined: np.ndarray,
     reach: np.ndarray,
-) -> np.ndarray:
-    """Return the conformal quantiles of past errors in units of what is usual at the hour and of how wild it is now."""
+) -> tuple[np.ndarray, float]:
+    """Return the conformal quantiles of past errors, and how sure a change of level is, 0 to 1.
+
+    Errors are in units of what is usual at the hour and of how wild the hours before were.
+    """
     at = ends[:, None] + np.arange(AHEAD)[None, :]
     inside = np.minimum(at, len(x) - 1)
     errors = np.where((at < len(x)) & known[inside], x[inside] - combined, np.nan)
@@ -150,7 +155,7 @@ def _offsets(
         last = abs(relative[o - 1, 0])
         now = now if np.isnan(last) else fade * now + (1.0 - fade) * last
         wild[o] = CALM + (1.0 - CALM) * now
-    relative = np.clip(relative / wild[:, None], PRIOR_SHAPE[0] * 2.0, PRIOR_SHAPE[-1] * 2.0)
+    relative = np.clip(relative / wild[:, None], PRIOR_SHAPE[0] * 4.0, PRIOR_SHAPE[-1] * 4.0)
     table = np.empty((AHEAD, len(GRID)))
     for k in range(AHEAD):
         own = relative[:, k][np.isfinite(relative[:, k])]
@@ -167,5 +172,5 @@ def _offsets(
     change = np.clip((both[-DAY:] - CHANGE[0]) / (CHANGE[1] - CHANGE[0]), 0.0, 1.0)
     sure = float(np.max(change * CHANGE_FADE ** np.arange(len(change))[::-1], initial=0.0))
     gap = sure * (reach - combined[-1])[:, None] * np.minimum(np.abs(norm.ppf(GRID)) / norm.ppf(0.9), 1.0)
-    above = GRID > GRID[HALF]
-    return offsets + np.where(above, np.maximum(gap, 0.0), np.minimum(gap, 0.0))
+    above = np.arange(len(GRID)) > HALF
+    return offsets + np.where(above, np.maximum(gap, 0.0), np.minimum(gap, 0.0)), sure

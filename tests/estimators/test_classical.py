@@ -52,7 +52,8 @@ def test_plain_and_short_series_give_finite_quantiles(kind, values):
 def test_a_series_without_a_known_hour_is_unknown():
     X, y = frame(traffic(400))
     fitted = SeasonalSmoothing().fit(
-        pd.concat([X, X.assign(unique_id="new")], ignore_index=True), pd.concat([y, y * np.nan], ignore_index=True)
+        pd.concat([X, X.assign(unique_id="new")], ignore_index=True),
+        pd.concat([y, y * np.nan], ignore_index=True),
     )
     assert fitted.basis(frame(np.zeros(3), 400, "new")[0]).str.startswith("unknown").all()
 

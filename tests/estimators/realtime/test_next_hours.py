@@ -46,7 +46,9 @@ def test_a_lone_spike_in_the_last_hour_moves_no_later_hour_by_more_than_twice(ho
     wild = values.copy()
     wild[-1] *= 1e4
     rows = ahead(168, hours)
-    calm, spiked = (RealtimeEstimator().fit(*frame(v)).predict_quantiles(rows, LEVELS) for v in (values, wild))
+    calm, spiked = (
+        RealtimeEstimator().fit(*frame(v)).predict_quantiles(rows, LEVELS) for v in (values, wild)
+    )
     ratio = spiked[[0.5, 0.9]].to_numpy() / np.maximum(calm[[0.5, 0.9]].to_numpy(), 1.0)
     assert ratio.max() <= 2.0
 
@@ -76,7 +78,8 @@ def test_a_walk_is_forecast_by_its_last_value():
 def test_an_app_without_a_known_hour_is_unknown_whether_its_rows_are_empty_or_absent():
     X, y = frame(weekly(24 * 28))
     empty = RealtimeEstimator().fit(
-        pd.concat([X, X.assign(unique_id="new")], ignore_index=True), pd.concat([y, y * np.nan], ignore_index=True)
+        pd.concat([X, X.assign(unique_id="new")], ignore_index=True),
+        pd.concat([y, y * np.nan], ignore_index=True),
     )
     absent = RealtimeEstimator().fit(X, y)
     rows = ahead(48, 24 * 28, "new")
@@ -92,7 +95,7 @@ def test_plain_series_give_finite_quantiles(values):
 
 
 def test_numbers_beyond_any_demand_are_refused_by_name():
-    with pytest.raises(InputError, match="row 12, y: .*1.7e"):
+    with pytest.raises(InputError, match=r"row 12, y: .*1\.7e"):
         RealtimeEstimator().fit(*frame(np.r_[np.ones(10), 1.7e308, np.ones(90)]))
     with pytest.raises(InputError, match="more than 1,000,000,000 GPUs"):
         Capacity(1.0).gpus([1e19])

@@ -94,13 +94,13 @@ def test_level_smooths_with_the_weight_of_the_least_past_loss(x):
     kernels.level(x, ends, out)
     loss = np.zeros(7)
     weights = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
-    level, t = np.full(7, x[0]), 0
+    level, done = np.full(7, x[0]), 0
     for o, end in enumerate(ends):
-        for t in range(t, end):
+        for t in range(done, end):
             level = level + weights * (x[t] - level)
             if t >= DAY and t % 5 == 0 and t + DAY < end:
                 loss += sum(np.abs(x[t + lead] - level) for lead in (6, 12, 18, 24))
-        t = int(end)
+        done = int(end)
         assert np.allclose(out[o], level[np.argmin(loss)], rtol=1e-9)
 
 
