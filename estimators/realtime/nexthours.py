@@ -42,8 +42,8 @@ the level of the last hour leads; and what is left of that an hour later."""
 
 FOLLOWER = 0.3
 LAST_VALUE = 8.0
-"""How much a follower and the last value count at equal loss, a common member counting 1: where a series walks, the many
-members that look for more must not outvote the last value."""
+"""How much a follower and the last value count at equal loss, a common member counting 1: where a series walks, the
+many members that look for more must not outvote the last value."""
 
 HALF = int(np.flatnonzero(GRID == 0.5)[0])
 
