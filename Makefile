@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slurm lint types unit install wheel bench clean
+.PHONY: demo test test-slurm lint types unit sanitize install wheel bench clean
+
+# what the native core is compiled from; a change installs again, which compiles what changed
+NATIVE := hatch_build.py .src/tidegrid/native.hpp $(shell find estimators scheduler data models pipeline app -name '*.[ch]pp')
 
 demo: $(VENV)/.runtime
 	@$(BIN)/tidegrid demo
@@ -27,6 +30,12 @@ unit: $(VENV)/.dev
 test-slurm: $(VENV)/.dev
 	@tests/slurm/prepare.sh; case $$? in 0) TIDEGRID_TEST_SLURM=1 $(BIN)/pytest -q tests/slurm;; 3) ;; *) exit 1;; esac
 
+# the kernels' tests on a library that checks every access; needs g++ or clang++
+sanitize: $(VENV)/.dev
+	$(BIN)/python hatch_build.py --sanitize
+	TIDEGRID_NATIVE=build/sanitize/_native.so LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q $$(find tests -name 'test_*kernels.py')
+
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/house/wheel_check.py
 
@@ -39,7 +48,7 @@ $(VENV)/.python:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.runtime: pyproject.toml $(VENV)/.python
+$(VENV)/.runtime: pyproject.toml $(NATIVE) $(VENV)/.python
 	@echo "make: installing tidegrid into $(VENV) (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@$(BIN)/python -c 'import lightgbm' 2>/dev/null || { echo "make: LightGBM does not load; its OpenMP runtime libgomp is likely missing (Debian, Ubuntu: apt-get install libgomp1)"; exit 1; }
@@ -51,4 +60,4 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@touch $@
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .src/tidegrid/_native.*

@@ -18,8 +18,9 @@ from tidegrid.models import Bundle
 LEVELS = (0.1, 0.5, 0.9)
 """The quantile levels that are predicted unless others are asked for."""
 
-BASES = ("site history", "calibrated prior", "prior")
-"""The rungs of the ladder that can answer, the best first; an estimator may add detail after a colon."""
+BASES = ("site history", "calibrated prior", "prior", "unknown")
+"""The rungs of the ladder that can answer, the best first; an estimator may add detail after a colon. ``unknown``:
+nothing of its own is known, so that no need may be read off the quantiles."""
 
 TAIL_FROM, TAIL_FREEDOM = 0.95, 3.0
 """From which level on a mean takes the tail of a duration to be no heavier than Student's t with so few degrees."""

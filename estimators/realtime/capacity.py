@@ -17,6 +17,10 @@ PATIENCE = 1
 swaps."""
 
 
+MOST_GPUS = 1e9
+"""GPUs beyond which a demand is a mistake of units."""
+
+
 @dataclass(frozen=True)
 class Capacity:
     """What an app's GPUs serve.
@@ -90,12 +94,18 @@ class Capacity:
         Raises
         ------
         InputError
-            A demand is NaN, infinite or negative.
+            A demand is NaN, infinite or negative, or asks for more than MOST_GPUS.
         """
         units = np.asarray(demand, dtype=float)
         if units.size and not (np.isfinite(units).all() and float(units.min()) >= 0):
             raise InputError(
                 "demand must be finite and not negative", field="demand", fix="fill or drop such hours"
+            )
+        if units.size and float(units.max()) / self.units_per_gpu_hour > MOST_GPUS:
+            raise InputError(
+                f"{float(units.max()):g} units an hour ask for more than {MOST_GPUS:,.0f} GPUs",
+                field="demand",
+                fix="check the units of demand and of units_per_gpu_hour",
             )
         each = self.units_per_gpu_hour * self.gpus_per_replica * self.target_load
         # a billionth of a replica is rounding, not demand

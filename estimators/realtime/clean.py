@@ -29,6 +29,8 @@ ABRUPT = 0.25
 # days.
 SPIKE_OVER_NEIGHBOURS = 3.0
 SPIKE_OVER_BUSIEST = 1.5
+# Hours that must be known before one can be called a spike.
+LEAST_TO_TELL = 4
 
 
 @dataclass(frozen=True)
@@ -147,18 +149,33 @@ def _outages(y: np.ndarray) -> np.ndarray:
 
 
 def _spikes(y: np.ndarray) -> np.ndarray:
-    """Mark hours far above every comparable one; not the last day, which may be the start of a new level."""
+    """Mark hours far above every comparable one, unless they last to the end: two in a row may be a new level.
+
+    A lone last hour is no level yet; the next hour tells.
+    """
+    seen = np.isfinite(y)
     out = np.zeros(len(y), dtype=bool)
-    if np.isfinite(y).sum() < 4 * DAY:
+    if seen.sum() < 4 * DAY:
+        if seen.sum() < LEAST_TO_TELL:
+            return out
+        # too short for comparable hours: one that dwarfs the second highest
+        second, highest = np.sort(y[seen])[-2:]
+        if highest > SPIKE_OVER_NEIGHBOURS * SPIKE_OVER_BUSIEST * second > 0.0:
+            out[np.nanargmax(y)] = True
         return out
     suspects = np.flatnonzero(np.nan_to_num(y) > SPIKE_OVER_BUSIEST * np.nanquantile(y, 0.98))
-    suspects = suspects[suspects < len(y) - DAY]
     if len(suspects) == 0 or len(suspects) > DAY:
         return out
     around = _comparable(y, suspects)
     enough = np.isfinite(around).sum(axis=1) >= 3
     highest = np.max(np.nan_to_num(around), axis=1)
-    out[suspects[enough & (y[suspects] > SPIKE_OVER_NEIGHBOURS * highest)]] = True
+    # where comparable hours are next to nothing, demand that comes and goes is no spike
+    usual = highest > NEAR_ZERO * float(np.median(y[seen & (np.nan_to_num(y) > 0)]))
+    out[suspects[enough & usual & (y[suspects] > SPIKE_OVER_NEIGHBOURS * highest)]] = True
+    last = int(np.flatnonzero(seen)[-1])
+    for a, b in _runs(out):
+        if b == last + 1 and b - a > 1:
+            out[a:b] = False
     return out
 
 

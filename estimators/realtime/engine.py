@@ -9,8 +9,18 @@ from tidegrid.estimators.realtime.coldstart import Pool, borrowed_paths, short_f
 from tidegrid.estimators.realtime.combine import LEADS, combine, member_weights, past_errors
 from tidegrid.estimators.realtime.curve import Curve, weekly_curve
 from tidegrid.estimators.realtime.holidays import holiday_factor
-from tidegrid.estimators.realtime.intervals import DAY, spread_by_hour
-from tidegrid.estimators.realtime.members import HORIZON, NAMES, PRIOR, SETTINGS, STEADY, run_members
+from tidegrid.estimators.realtime.intervals import DAY, GRID, spread_by_hour
+from tidegrid.estimators.realtime.members import (
+    HORIZON,
+    NAMES,
+    PRIOR,
+    REFITS,
+    SETTINGS,
+    STEADY,
+    refits_of,
+    run_members,
+)
+from tidegrid.estimators.realtime.nexthours import AHEAD, next_hours
 from tidegrid.estimators.realtime.shifts import level_shift, odd_days
 
 WEEK = 168
@@ -36,6 +46,9 @@ MARGIN = 0.06
 """Part by which a baseline must be better before it takes over. It grows with the fourth power of how many times fewer
 than ORIGINS the past origins are: over a handful of days a baseline looks better by luck. Set on the training part of
 M4 hourly cut to 14 days."""
+
+CHANGE_HALF_LIFE = 24.0
+"""Hours ahead over which a change of level that the last hours showed is believed half."""
 
 PRIOR_ERROR = 0.35
 """Mean absolute error expected of a new series, as a part of its level, before its own errors are known."""
@@ -77,8 +90,14 @@ class Learnt:
         New level over the old.
     judged : int
         ``length`` when members were last judged and errors collected.
-    settings : ndarray of shape (SETTINGS,)
-        Parameters and coefficients of the members when they were last fitted.
+    refits : ndarray of shape (REFITS,)
+        Hours of history at which the members were fitted.
+    settings : ndarray of shape (REFITS, SETTINGS)
+        Their parameters and coefficients there.
+    near : ndarray of shape (AHEAD, grid levels)
+        What the quantiles of the next hours lie above the medians, units of demand; NaN without errors of its own.
+    lift : ndarray of shape (HORIZON,)
+        Factor by which a change of level that the last hours showed moved each median; 1 for the next hours.
     """
 
     local0: int
@@ -98,7 +117,10 @@ class Learnt:
     shift_h: int
     shift_ratio: float
     judged: int
+    refits: np.ndarray
     settings: np.ndarray
+    near: np.ndarray
+    lift: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -193,7 +215,10 @@ def learn(series: Series, pool: Pool) -> Learnt:
         shift_h=0,
         shift_ratio=1.0,
         judged=n,
-        settings=np.full(SETTINGS, np.nan),
+        refits=np.zeros(REFITS, dtype=np.int64),
+        settings=np.full((REFITS, SETTINGS), np.nan),
+        near=np.full((AHEAD, len(GRID)), np.nan),
+        lift=np.ones(HORIZON),
     )
     scale = float(values.mean()) if n else 0.0
     if n < SHORTEST or scale == 0.0:
@@ -226,11 +251,14 @@ def learn(series: Series, pool: Pool) -> Learnt:
         if losses[1 + best] < (1.0 - margin) * losses[0]:
             chosen = BASELINES[best]
             own, point = errors[NAMES.index(chosen)], paths[NAMES.index(chosen), -1]
+    refits = ends[refits_of(len(ends))]
+    ahead = next_hours(x, plain, known, local0, refits, settings, pool)
+    point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
     if free.any() or series.holiday[: len(series.raw)].any():
-        lift = holiday_factor(
+        factor = holiday_factor(
             series.raw[cleaned.offset :] / scale, x, series.holiday[cleaned.offset :], local0
         )
-        point = np.where(free, point * lift[(local0 + n + np.arange(HORIZON)) % DAY], point)
+        point = np.where(free, point * factor[(local0 + n + np.arange(HORIZON)) % DAY], point)
     at = (local0 + ends[:-1, None] + np.arange(HORIZON)[None, :]) % DAY
     spread = spread_by_hour(own, at, floor=1e-6, prior=PRIOR_ERROR)
     return replace(
@@ -244,7 +272,10 @@ def learn(series: Series, pool: Pool) -> Learnt:
         chosen=chosen,
         shift_h=n - shift if shift else 0,
         shift_ratio=ratio,
+        refits=refits,
         settings=settings,
+        near=near * scale,
+        lift=lift,
     )
 
 
@@ -265,14 +296,19 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     if bool(shift) != bool(learnt.shift_h):
         return learn(series, pool)
     scale = float(values.mean())
-    x = without_odd_days(np.round(values / scale, 12), learnt.local0)
-    paths, _ = run_members(x, np.array([n]), learnt.settings)
+    x = np.round(values / scale, 12)
+    plain = without_odd_days(x, learnt.local0)
+    paths, _ = run_members(plain, np.array([n]), learnt.settings[-1])
     paths = np.concatenate([paths, np.full((1, *paths.shape[1:]), np.nan)])
     point = combine(paths, learnt.weights)[0]
     if learnt.chosen in BASELINES:
         point = paths[NAMES.index(learnt.chosen), 0]
+    ahead = next_hours(x, plain, cleaned.known, learnt.local0, learnt.refits, learnt.settings, pool)
+    point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
     return replace(
         learnt,
+        near=near * scale,
+        lift=lift,
         length=n,
         scale=scale,
         point=point * scale,
@@ -283,6 +319,28 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
         shift_h=n - shift if shift else 0,
         shift_ratio=ratio,
     )
+
+
+def with_next_hours(
+    point: np.ndarray, ahead: tuple[np.ndarray, np.ndarray, float], highest: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the medians with the next hours' own in their place, the next hours' band, and the later hours' lift.
+
+    After a change of level the later hours follow too, the less the later they are, but not past the ``highest``
+    hour of the last week.
+    """
+    near, offsets, followed = ahead
+    usual, later = point[:AHEAD], point[AHEAD:]
+    # next to nothing tells no proportion
+    some = usual > 0.1
+    times = float(np.median(near[some] / usual[some])) if some.any() else 1.0
+    # by proportion or by difference, whichever moves less
+    moves = np.stack([later * (times - 1.0), np.full(len(later), float(np.median(near - usual)))])
+    move = np.where(moves[0] * moves[1] > 0.0, np.sign(moves[0]) * np.abs(moves).min(axis=0), 0.0)
+    fade = followed * 0.5 ** (np.arange(1, len(later) + 1) / CHANGE_HALF_LIFE)
+    moved = np.clip(later + fade * move, 0.0, np.maximum(later, highest))
+    lift = np.concatenate([np.ones(AHEAD), moved / np.maximum(later, 1e-12)])
+    return np.concatenate([near, moved]), offsets, lift
 
 
 def _loss(errors: np.ndarray) -> float:

@@ -22,7 +22,7 @@ from tidegrid.estimators.realtime.coldstart import pool_of, short_forecast, typi
 from tidegrid.estimators.realtime.curve import Curve
 from tidegrid.estimators.realtime.engine import BASELINES, GROWN, Learnt, Series, follow, learn, peak_errors
 from tidegrid.estimators.realtime.history import History, histories
-from tidegrid.estimators.realtime.intervals import lead_group
+from tidegrid.estimators.realtime.intervals import at_levels, lead_group
 from tidegrid.estimators.realtime.localtime import (
     DAY,
     WEEK,
@@ -34,6 +34,7 @@ from tidegrid.estimators.realtime.localtime import (
 )
 from tidegrid.estimators.realtime.members import HORIZON
 from tidegrid.estimators.realtime.monitor import width_factors
+from tidegrid.estimators.realtime.nexthours import AHEAD
 from tidegrid.estimators.realtime.report import report_of
 from tidegrid.models import Bundle
 from tidegrid.zones import zone_of
@@ -187,14 +188,21 @@ class RealtimeEstimator(Estimator):
         out = np.empty(len(X), dtype=object)
         for key, rows in _groups(ids):
             ahead = (
-                hours[rows] > self.series_[key].last
-                if key in self.series_
-                else np.ones(len(rows), dtype=bool)
+                hours[rows] > self.series_[key].last if self.knows(key) else np.ones(len(rows), dtype=bool)
             )
             out[rows] = np.where(
                 ahead, self._basis_of(key), "site history: weekly curve, hour inside the history"
             )
         return pd.Series(out, index=X.index, name="basis", dtype=object)
+
+    def knows(self, unique_id: str) -> bool:
+        """Say whether any hour of a series is known.
+
+        Where none is, quantiles are what other apps show, in their units: no need may be read off them, and `basis`
+        begins with ``unknown``.
+        """
+        self._require_fitted("learnt_")
+        return unique_id in self.series_ and self.series_[unique_id].known_hours > 0
 
     def curve(self, unique_id: str) -> Curve:
         """Return the weekly curve of a series: its shape, level and trend."""
@@ -317,7 +325,7 @@ class RealtimeEstimator(Estimator):
 
     def _quantiles(self, key: str, hours: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
         local = local_hours(hours, self.timezone)
-        if key not in self.learnt_:
+        if not self.knows(key):
             none = np.zeros(0)
             _, sigma = short_forecast(none, none.astype(bool), 0, 1, self.pool_)
             level, shape = self.pool_.prior, np.ones(WEEK)
@@ -343,13 +351,22 @@ class RealtimeEstimator(Estimator):
         group = lead_group(np.where(inside, 0, lead + learnt.stale))
         width = np.sqrt(wide) * self.widths_.get(key, 1.0) * few_origins_factor(len(learnt.errors))
         width = width * recent_factor(standard_errors(learnt), shape)
-        return band(point, learnt.spread[local % DAY], width, shape, group, levels)
+        spread = learnt.spread[local % DAY] * np.where(inside, 1.0, np.maximum(learnt.lift[lead], 1.0))
+        out = band(point, spread, width, shape, group, levels)
+        near = ~inside & (lead + learnt.stale < AHEAD) & (weeks == 0)
+        if near.any():
+            offsets = at_levels(learnt.near, levels)[lead[near] + learnt.stale]
+            out[near] = (
+                point[near, None] + (np.sqrt(wide[near]) * self.widths_.get(key, 1.0))[:, None] * offsets
+            )
+        return out
 
     def _basis_of(self, key: str) -> str:
-        if key not in self.learnt_ or self.series_[key].known_hours == 0:
+        if not self.knows(key):
+            why = "none of its hours has a value" if key in self.series_ else "no history"
             if self.pool_.apps:
-                return f"calibrated prior: no history, weekly shape and level of {self.pool_.apps} other apps"
-            return "prior: no history and no other apps"
+                return f"unknown: {why}; weekly shape and level of {self.pool_.apps} other apps"
+            return f"unknown: {why} and no other apps"
         one, history = self.learnt_[key], self.series_[key]
         hours = history.known_hours
         late = f"; the last {one.stale} hours are missing" if one.stale else ""

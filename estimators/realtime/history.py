@@ -9,6 +9,9 @@ from tidegrid.errors import InputError
 from tidegrid.estimators.base import named_columns, row_by_row
 from tidegrid.estimators.realtime.localtime import utc_hours
 
+MOST_DEMAND = 1e15
+"""Units an hour beyond which a number is a mistake; sums of squares of them are still finite."""
+
 
 @dataclass(frozen=True)
 class History:
@@ -115,7 +118,12 @@ def histories(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, longest
         dtype=float, copy=True
     )
     text = pd.Series(y).reset_index(drop=True).notna().to_numpy() & ~np.isfinite(demand)
-    for bad, what in ((text, "is no finite number"), (demand < 0, "is negative")):
+    too_high = f"is above {MOST_DEMAND:g} an hour"
+    for bad, what in (
+        (text, "is no finite number"),
+        (demand < 0, "is negative"),
+        (demand > MOST_DEMAND, too_high),
+    ):
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
             raise InputError(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tidegrid.estimators.realtime import profiles, regression, smoothing
+from tidegrid.estimators.realtime import kernels
 
 DAY = 24
 WEEK = 168
@@ -72,6 +72,9 @@ STEADY = np.array([name in ("level", "last value") for name in NAMES])
 FIT_LOSSES = 120
 """Evaluations that a Holt-Winters fit may spend."""
 
+REFITS = 4
+"""Times that costly members are fitted: at the first origin, at two more on the way, and at the end of the history."""
+
 FIRST_GUESS = np.array([-2.5, -1.5, -1.5, 1.5])
 """Logits of the Holt-Winters parameters from which the first fit starts."""
 
@@ -80,7 +83,7 @@ SETTINGS = len(HOLT) * 4 + sum(len(lags) + 1 for _, _, lags, _, _ in REGRESSIONS
 
 
 def run_members(
-    x: np.ndarray, ends: np.ndarray, known: np.ndarray | None = None
+    x: np.ndarray, ends: np.ndarray, known: np.ndarray | None = None, horizon: int = HORIZON
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run all members over ``x`` from the origins ``ends``.
 
@@ -92,17 +95,20 @@ def run_members(
         Ascending; the last is n.
     known : ndarray of shape (SETTINGS,), optional
         Parameters and coefficients of an earlier run: used as they are, which saves most of the time.
+    horizon : int
+        Leads, hours.
 
     Returns
     -------
-    ndarray of shape (members, origins, HORIZON)
+    ndarray of shape (members, origins, horizon)
         On the scale of ``x``; NaN where the past was too short for the member.
-    ndarray of shape (SETTINGS,)
-        Parameters and coefficients at the last end; NaN where the past was too short.
+    ndarray of shape (REFITS, SETTINGS)
+        Parameters and coefficients as fitted at the origins of `refits_of`; NaN where the past was too short. Only
+        ``known`` where that is given.
     """
     ends = np.ascontiguousarray(ends, dtype=np.int64)
     origins = len(ends)
-    out = np.full((len(NAMES), origins, HORIZON), np.nan)
+    out = np.full((len(NAMES), origins, horizon), np.nan)
     m = dict(zip(NAMES, out, strict=True))
     mean, top = float(x.mean()), 3.0 * float(x.max())
     # logs of a series that touches zero are taken a twentieth of its mean above it
@@ -114,38 +120,45 @@ def run_members(
         "log": (logs, float(logs.min()) - 1.0, float(logs.max()) + 1.0),
         "root": (np.sqrt(x), 0.0, float(np.sqrt(top))),
     }
-    # costly fits are made at the first origin, at two more on the way, and at the end of the history
-    refits = np.unique([0, origins // 3, 2 * origins // 3, origins - 1])
-    settings = np.full(SETTINGS, np.nan) if known is None else known.copy()
+    at_refits = refits_of(origins)
+    settings = np.full((REFITS, SETTINGS), np.nan) if known is None else known[None, :].copy()
     at = 0
     for name, weekly in HOLT:
         z, low, high = scales[_scale_of(name)]
-        mine = settings[at : at + 4]
+        mine = settings[:, at : at + 4]
         at += 4
-        if known is None:
-            mine[:] = FIRST_GUESS
-        for a, b in pairwise([*refits.tolist(), origins]):
-            if known is None:
-                mine[:] = smoothing.dshw_fit(z, ends[a], 2 * DAY, mine, FIT_LOSSES, weekly)
-            smoothing.dshw_forecast(z, ends[a:b], HORIZON, mine, weekly, m[name][a:b])
+        logits = FIRST_GUESS.copy() if known is None else np.ascontiguousarray(mine[0])
+        starts = at_refits.tolist() if known is None else [0]
+        for i, (a, b) in enumerate(pairwise([*starts, origins])):
+            if known is None and (i == 0 or a > starts[i - 1]):
+                kernels.holt_winters_fit(z[: ends[a]], 2 * DAY, FIT_LOSSES, weekly, logits)
+            mine[i] = logits
+            kernels.holt_winters(z, ends[a:b], logits, weekly, m[name][a:b])
         np.clip(m[name], low, high, out=m[name])
     for name, base, lags, ridge, rounds in REGRESSIONS:
         z, low, high = scales[_scale_of(name)]
-        mine = settings[at : at + len(lags) + 1]
-        at += len(lags) + 1
-        due = refits if rounds > 1 else np.arange(origins)
+        width = len(lags) + 1
+        # squares are cheap to solve anew at every origin
+        due = np.unique(at_refits) if rounds > 1 else np.arange(origins)
         if known is not None:
             due = due[:0]
-        regression.autoregression(z, base, lags, ridge, rounds, due, ends, HORIZON, low, high, mine, m[name])
-    profiles.analogues(x, ends, HORIZON, DAY, 8, 2 * DAY, m["analogues of a day"])
-    profiles.analogues(x, ends, HORIZON, WEEK, 3, 2 * DAY, m["analogues of a week"])
-    profiles.weekly_curve(x, ends, HORIZON, 4, 0, m["weekly curve"])
-    profiles.weekly_curve(logs, ends, HORIZON, 4, DAY, m["weekly curve at today's level, log"])
-    profiles.weekly_curve(logs, ends, HORIZON, 4, WEEK, m["weekly curve at the last week's level, log"])
-    profiles.seasonal_repeat(x, ends, HORIZON, WEEK, m["last week"])
-    profiles.seasonal_repeat(x, ends, HORIZON, DAY, m["last day"])
-    profiles.seasonal_repeat(x, ends, HORIZON, 1, m["last value"])
-    smoothing.level_forecast(x, ends, HORIZON, m["level"])
+        betas = np.full((max(1, len(due)), width), np.nan)
+        betas[:] = settings[0, at : at + width]
+        kernels.autoregression(z, base, lags, ridge, rounds, due, ends, low, high, betas, m[name])
+        if known is None:
+            settings[:, at : at + width] = betas[np.searchsorted(due, at_refits)]
+        at += width
+    kernels.analogues(x, ends, DAY, 8, 2 * DAY, m["analogues of a day"])
+    if horizon > DAY:
+        # costs more than all others together, and tells little of the next hours
+        kernels.analogues(x, ends, WEEK, 3, 2 * DAY, m["analogues of a week"])
+    kernels.seasonal_curve(x, ends, WEEK, 4, 0, m["weekly curve"])
+    kernels.seasonal_curve(logs, ends, WEEK, 4, DAY, m["weekly curve at today's level, log"])
+    kernels.seasonal_curve(logs, ends, WEEK, 4, WEEK, m["weekly curve at the last week's level, log"])
+    kernels.seasonal_repeat(x, ends, WEEK, m["last week"])
+    kernels.seasonal_repeat(x, ends, DAY, m["last day"])
+    kernels.seasonal_repeat(x, ends, 1, m["last value"])
+    kernels.level(x, ends, m["level"])
     for name, path in m.items():
         if _scale_of(name) == "log":
             _, low, high = scales["log"]
@@ -154,6 +167,11 @@ def run_members(
             np.square(path, out=path)
     np.clip(out, 0.0, top, out=out)
     return out, settings
+
+
+def refits_of(origins: int) -> np.ndarray:
+    """Return the positions of the origins at which costly members are fitted, shape (REFITS,)."""
+    return np.array([0, origins // 3, 2 * origins // 3, origins - 1])
 
 
 def _scale_of(name: str) -> str:

@@ -1,8 +1,8 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """Level shifts: a demand that became another within a day and stayed there."""
 
 import numpy as np
-from numba import njit
+
+from tidegrid.estimators.realtime import kernels
 
 DAY = 24
 WEEK_DAYS = 7
@@ -44,42 +44,10 @@ def level_shift(values: np.ndarray) -> tuple[int, float]:
     sums = values[start:].reshape(days, DAY).sum(axis=1)
     if float(sums.min()) <= 0.0:
         return 0, 1.0
-    day, change = _clearest(np.log(sums))
-    return (start + day * DAY, float(np.exp(change))) if day else (0, 1.0)
-
-
-@njit(cache=True, nogil=True)
-def _clearest(logs):
-    """Return the first day of the clearest lasting change in daily log sums, and the change; (0, 0.0) without one."""
-    days = len(logs)
-    best = 0.0
-    found = 0
-    size = 0.0
-    usual = np.empty(WEEK_DAYS)
-    for day in range(max(LEAST_BEFORE, days - LOOK_BACK), days - LEAST_AFTER + 1):
-        first = max(0, day - LOOK_BACK)
-        for w in range(WEEK_DAYS):
-            usual[w] = np.median(logs[first + (w - first) % WEEK_DAYS : day : WEEK_DAYS])
-        off = np.empty(days - first)
-        for i in range(first, days):
-            off[i - first] = logs[i] - usual[i % WEEK_DAYS]
-        before = off[: day - first]
-        after = off[day - first :]
-        change = np.median(after)
-        noise = 1.4826 * np.median(np.abs(before)) + 0.02
-        if abs(change) <= max(np.log(LEAST_RATIO), STEADINESS * noise):
-            continue
-        steady = True
-        for value in after:
-            steady = steady and np.sign(change) * value >= HELD * abs(change)
-        # the last day before must still have been at the old level, or the change began earlier
-        fresh = abs(before[-1]) < (1.0 - HELD) * abs(change)
-        clear = abs(change) * np.sqrt(len(after)) / noise
-        if steady and fresh and clear > best:
-            best = clear
-            found = day
-            size = change
-    return found, size
+    change = np.zeros(1)
+    rules = kernels.ShiftRules(LEAST_BEFORE, LEAST_AFTER, LOOK_BACK, np.log(LEAST_RATIO), STEADINESS, HELD)
+    day = kernels.clearest_shift(np.log(sums), rules, change)
+    return (start + day * DAY, float(np.exp(change[0]))) if day else (0, 1.0)
 
 
 ODD_OTHERS = 3
@@ -110,7 +78,8 @@ def odd_days(values: np.ndarray, local0: int) -> np.ndarray:
     sums = values[start : start + days * DAY].reshape(days, DAY).sum(axis=1)
     if float(sums.min()) <= 0.0:
         return odd
-    off = _off_weekday(np.log(sums))
+    off = np.empty(days)
+    kernels.off_weekday(np.log(sums), LOOK_BACK, off)
     noise = 1.4826 * float(np.median(np.abs(off))) + 0.02
     strange = np.abs(off) > max(float(np.log(LEAST_RATIO)), STEADINESS * noise)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], strange, [False]]).astype(np.int8)))
@@ -122,19 +91,3 @@ def odd_days(values: np.ndarray, local0: int) -> np.ndarray:
         if max(abs(one) for one in around) < (1.0 - HELD) * float(np.abs(off[a:b]).min()):
             odd[start + a * DAY : start + b * DAY] = True
     return odd
-
-
-@njit(cache=True, nogil=True)
-def _off_weekday(logs):
-    """Return by how much each day's log sum differs from the median of the same weekday within LOOK_BACK days."""
-    days = len(logs)
-    off = np.empty(days)
-    others = np.empty(2 * LOOK_BACK // WEEK_DAYS)
-    for day in range(days):
-        count = 0
-        for at in range(day % WEEK_DAYS, days, WEEK_DAYS):
-            if at != day and abs(at - day) <= LOOK_BACK:
-                others[count] = logs[at]
-                count += 1
-        off[day] = logs[day] - np.median(others[:count])
-    return off

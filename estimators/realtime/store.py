@@ -10,7 +10,7 @@ from tidegrid.models import Bundle
 if TYPE_CHECKING:
     from tidegrid.estimators.realtime.estimator import RealtimeEstimator
 
-FORMAT = 2
+FORMAT = 3
 """Number of the layout."""
 
 T = TypeVar("T", bound="RealtimeEstimator")
@@ -28,7 +28,7 @@ _NUMBERS = (
     "shift_ratio",
     "judged",
 )
-_ROWS = ("point", "weights", "spread", "losses", "settings")
+_ROWS = ("point", "weights", "spread", "losses", "refits", "settings", "near", "lift")
 
 
 def pack(estimator: "RealtimeEstimator") -> Bundle:

@@ -21,7 +21,8 @@ def test_each_room_is_linked_into_the_package_by_a_relative_link(room: str) -> N
 
 
 def test_every_module_on_disk_imports_by_its_public_name() -> None:
-    names = ["tidegrid", "tidegrid.__main__", "tidegrid.errors", "tidegrid.files", "tidegrid.zones"]
+    ground = ("errors", "files", "native", "swaps", "zones")
+    names = ["tidegrid", "tidegrid.__main__", *(f"tidegrid.{name}" for name in ground)]
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -39,7 +40,12 @@ def test_every_folder_of_code_is_a_package() -> None:
 
 def test_git_ignores_no_source() -> None:
     """.gitignore must not swallow the folders data/ and models/."""
-    sources = [str(p.relative_to(ROOT)) for room in ROOMS for p in (ROOT / room).rglob("*.py")]
+    sources = [
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".cpp", ".hpp")
+    ]
     done = subprocess.run(
         ["git", "check-ignore", "--no-index", *sources], cwd=ROOT, capture_output=True, text=True, check=False
     )

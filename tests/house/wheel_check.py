@@ -7,6 +7,8 @@ import venv
 import zipfile
 from pathlib import Path
 
+from tidegrid.native import NAME
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("estimators", "scheduler", "data", "models", "pipeline", "app")
 
@@ -14,14 +16,14 @@ ROOMS = ("estimators", "scheduler", "data", "models", "pipeline", "app")
 def expected() -> set[str]:
     """Return the package files that the tree holds, as the wheel names them."""
     own = ROOT / ".src" / "tidegrid"
-    names = {f"tidegrid/{p.name}" for p in own.iterdir() if p.is_file()}
+    names = {f"tidegrid/{p.name}" for p in own.iterdir() if p.is_file()} | {f"tidegrid/{NAME}"}
     for room in ROOMS:
         tracked = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", room],
             cwd=ROOT, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        names |= {f"tidegrid/{line}" for line in tracked.stdout.splitlines()}
-    return names
+        names |= {f"tidegrid/{line}" for line in tracked.stdout.splitlines() if (ROOT / line).is_file()}
+    return {name for name in names if not name.endswith((".cpp", ".hpp"))}
 
 
 def main() -> int:
@@ -34,6 +36,9 @@ def main() -> int:
             stdout=subprocess.DEVNULL,
         )
         wheel = next(out.glob("*.whl"))
+        if "-py3-none-any" in wheel.name or "-py3-none-" not in wheel.name:
+            print("wheel: one for each platform and every Python is wanted, not", wheel.name)
+            return 1
         with zipfile.ZipFile(wheel) as archive:
             names = {n for n in archive.namelist() if ".dist-info/" not in n}
         if names != expected():

@@ -116,7 +116,7 @@ def test_an_app_without_history_borrows_from_the_others_and_says_so():
     estimator = RealtimeEstimator().fit(X, y)
     new = ahead(168, 24 * 28, "new")
     basis = estimator.basis(new)
-    assert basis.str.startswith("calibrated prior").all() and basis.str.contains("5 other apps").all()
+    assert basis.str.startswith("unknown: no history").all() and basis.str.contains("5 other apps").all()
     out = estimator.predict_quantiles(new, LEVELS)
     weekend = new["ds"].dt.day_of_week >= 5
     assert out.loc[weekend, 0.5].mean() < 0.7 * out.loc[~weekend, 0.5].mean()
