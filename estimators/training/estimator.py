@@ -26,16 +26,6 @@ from tidegrid.estimators.training.history import CHUNK, History, Rows, View, lea
 from tidegrid.estimators.training.offsets import Keys
 from tidegrid.models import Bundle
 
-STARTUP_S = 90.0
-"""Seconds before the first step of a job: container, libraries, data, process groups."""
-
-LOAD_BYTES_S = 2e9
-"""Bytes a second at which a node reads a model's weights from shared storage."""
-
-OVERHEAD = 1.15
-"""Whole run over pure training: evaluation, checkpoints, stalls (published: 1.2 to 1.5 with start-up)."""
-
-
 BATCH = 3072
 """Requests predicted at a time; each is up to four rows, one a GPU count, so that memory stays small."""
 
@@ -50,9 +40,6 @@ class TrainingEstimator(Estimator):
     ----------
     calibration
         A calibration as plain data (``Calibration.to_dict``); None for the one that comes with the product.
-    whole_run
-        Whether hours are of the whole job, start-up, evaluation and checkpoints included; False for pure training
-        time, as benchmarks publish it.
     learn_residual
         Whether a learned residual is fitted where there is history enough.
     seed
@@ -69,18 +56,16 @@ class TrainingEstimator(Estimator):
     name = "training"
     kind = "training"
     target = "duration_h"
-    features = features.FEATURES + features.SITE
+    features = features.FEATURES + features.OPTIONAL + features.SITE
     predicts_unfitted = True
 
     def __init__(
         self,
         calibration: Mapping[str, Any] | None = None,
-        whole_run: bool = True,
         learn_residual: bool = True,
         seed: int = 0,
     ) -> None:
         self.calibration = calibration
-        self.whole_run = whole_run
         self.learn_residual = learn_residual
         self.seed = seed
 
@@ -103,7 +88,7 @@ class TrainingEstimator(Estimator):
         hours, seen = checked_durations(X, y, observed)
         order = _order(X, known_at)
         rows, terms = self._prepared(C)
-        z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
+        z = np.log(np.maximum(hours, 1e-6)) - _log_hours(terms)
         self.history_ = learn(
             rows,
             z,
@@ -133,7 +118,7 @@ class TrainingEstimator(Estimator):
         hours, seen = checked_durations(X, y, observed)
         if len(C):
             rows, terms = self._prepared(C)
-            z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
+            z = np.log(np.maximum(hours, 1e-6)) - _log_hours(terms)
             self.history_ = learn_more(self.history_, rows, z, seen, _order(X, known_at), self._cal().scale)
         return self
 
@@ -168,7 +153,7 @@ class TrainingEstimator(Estimator):
         rows, terms = self._prepared(C.take(owner), np.concatenate(counts))
         history: History | None = getattr(self, "history_", None)
         view = None if history is None else history.view(rows)
-        centre = self._log_hours(rows.runs, terms) + (0.0 if view is None else view.correction())
+        centre = _log_hours(terms) + (0.0 if view is None else view.correction())
         best = centre[:count].copy()
         np.minimum.at(best, owner[count:], centre[count:])
         own = rows[np.arange(count)]
@@ -182,7 +167,7 @@ class TrainingEstimator(Estimator):
         knows all, the history's; between, in that measure.
         """
         cal = self._cal()
-        prior = intervals.prior_quantiles(rows.runs, cal.bands, levels)
+        prior = intervals.standard_quantiles(levels)[None, :]
         if view is None:
             return np.asarray(prior * intervals.prior_scale(rows.runs, cal.scale)[:, None])
         unknown, scale = view.scale(cal.scale)
@@ -279,13 +264,6 @@ class TrainingEstimator(Estimator):
             return loaded
         return calibrations.shipped() if self.calibration is None else Calibration.from_dict(self.calibration)
 
-    def _log_hours(self, runs: Runs, terms: physics.Terms) -> np.ndarray:
-        seconds = terms.seconds
-        if self.whole_run:
-            weights = 2.0 * runs.params / np.maximum(1.0, runs.gpus / runs.node)
-            seconds = OVERHEAD * seconds + STARTUP_S + weights / LOAD_BYTES_S
-        return np.asarray(np.log(np.maximum(seconds, 1e-3) / 3600.0))
-
     def _prepared(self, C: Table, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
         runs = features.derive(C, gpu_count)
         terms = physics.terms(runs, self._cal().constants)
@@ -308,6 +286,10 @@ class TrainingEstimator(Estimator):
         if "history" in bundle.state:
             out.history_ = History.from_state(bundle.state["history"], bundle.arrays, bundle.texts)
         return out
+
+
+def _log_hours(terms: physics.Terms) -> np.ndarray:
+    return np.asarray(np.log(np.maximum(terms.seconds, 1e-3) / 3600.0))
 
 
 def _keys(C: Table) -> Keys:

@@ -169,7 +169,7 @@ def card(estimator: "TrainingEstimator") -> dict[str, Any]:
             "sources": dict(calibration.sources),
             "rows": int(sum(calibration.sources.values())),
             "constants": {k: float(v) for k, v in calibration.constants.items()},
-            "bands": sorted(calibration.bands),
+            "scale": dict(calibration.scale),
         },
         "history": {
             "finished": history.finished if history is not None else 0,
