@@ -116,9 +116,10 @@ def leave_sources_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def random_half(table: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Predict a random half from the other."""
+    """Predict a random half from the other, which the predictor is calibrated on and knows as history."""
     half = np.random.default_rng(seed).random(len(table)) < 0.5
-    return predicted(fitted(table[half]), table[~half & (table["flag"] == "")])
+    known = table[half & (table["flag"] == "")]
+    return predicted(fitted(table[half]).fit(known, known["hours"]), table[~half & (table["flag"] == "")])
 
 
 def first_rows(table: pd.DataFrame, seed: int | None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The training predictor: physics prior, learned residual, site adaptation, conformal bands."""
+"""The training predictor: physics prior, site adaptation, bands by source."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from tidegrid.estimators.base import (
 )
 from tidegrid.estimators.conditional import GRID, remaining_quantiles
 from tidegrid.estimators.training import calibration as calibrations
-from tidegrid.estimators.training import features, intervals, memory, physics, residual
+from tidegrid.estimators.training import features, intervals, memory, offsets, physics
 from tidegrid.estimators.training.calibration import Calibration
 from tidegrid.estimators.training.explain import Explanation, card, card_markdown, explained
-from tidegrid.estimators.training.features import Runs, Table
+from tidegrid.estimators.training.features import Table
 from tidegrid.estimators.training.history import CHUNK, History, Rows, View, learn, learn_more
 from tidegrid.estimators.training.offsets import Keys
 from tidegrid.models import Bundle
@@ -40,10 +40,6 @@ class TrainingEstimator(Estimator):
     ----------
     calibration
         A calibration as plain data (``Calibration.to_dict``); None for the one that comes with the product.
-    learn_residual
-        Whether a learned residual is fitted where there is history enough.
-    seed
-        Seed of the learned residual's bagging.
 
     Attributes
     ----------
@@ -59,15 +55,8 @@ class TrainingEstimator(Estimator):
     features = features.FEATURES + features.OPTIONAL + features.SITE
     predicts_unfitted = True
 
-    def __init__(
-        self,
-        calibration: Mapping[str, Any] | None = None,
-        learn_residual: bool = True,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, calibration: Mapping[str, Any] | None = None) -> None:
         self.calibration = calibration
-        self.learn_residual = learn_residual
-        self.seed = seed
 
     # ---------------------------------------------------------------- learning
 
@@ -89,15 +78,7 @@ class TrainingEstimator(Estimator):
         order = _order(X, known_at)
         rows, terms = self._prepared(C)
         z = np.log(np.maximum(hours, 1e-6)) - _log_hours(terms)
-        self.history_ = learn(
-            rows,
-            z,
-            seen,
-            order,
-            self._cal().scale,
-            with_residual=bool(self.learn_residual),
-            seed=int(self.seed),
-        )
+        self.history_ = learn(rows, z, seen, order, self._cal().scale)
         return self
 
     def update(
@@ -108,7 +89,7 @@ class TrainingEstimator(Estimator):
         observed: pd.Series | None = None,
         known_at: pd.Series | None = None,
     ) -> Self:
-        """Learn outcomes as they arrive: offsets and bands move, the learned residual stays.
+        """Learn outcomes as they arrive: offsets and bands move.
 
         Parameters are those of :meth:`fit`; the rows are later than all that were learnt before.
         """
@@ -136,10 +117,10 @@ class TrainingEstimator(Estimator):
         return quantile_frame(values, wanted, X.index)
 
     def _quantiles(self, C: Table, levels: Sequence[float]) -> np.ndarray:
-        """Return quantiles that never grow when only the GPUs within a node double.
+        """Return quantiles none of which grows when only the GPUs within a node double.
 
-        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; the
-        shortest counts: a block can leave half of itself idle.
+        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; at each level
+        the shortest counts: a block can leave half of itself idle.
         """
         count, gpus = len(C), C["gpus"]
         node = features.node_sizes(C)
@@ -154,11 +135,10 @@ class TrainingEstimator(Estimator):
         history: History | None = getattr(self, "history_", None)
         view = None if history is None else history.view(rows)
         centre = _log_hours(terms) + (0.0 if view is None else view.correction())
-        best = centre[:count].copy()
-        np.minimum.at(best, owner[count:], centre[count:])
-        own = rows[np.arange(count)]
-        offsets = self._band(own, None if view is None else view.first(own), levels)
-        return np.asarray(np.exp(np.clip(best[:, None] + offsets, -18.0, 18.0)))
+        every = centre[:, None] + self._band(rows, view, levels)
+        out = every[:count].copy()
+        np.minimum.at(out, owner[count:], every[count:])
+        return np.asarray(np.exp(np.clip(out, -18.0, 18.0)))
 
     def _band(self, rows: Rows, view: View | None, levels: Sequence[float]) -> np.ndarray:
         """Return offsets from the log median, shape (rows, levels).
@@ -183,8 +163,11 @@ class TrainingEstimator(Estimator):
         """
         C = features.checked(X)
         rows, _ = self._prepared(C)
+        sources = len(self._cal().sources)
         detail = np.where(
-            rows.runs.known_gpu, "data sheet", "GPU type without a data sheet, taken for an A100"
+            rows.runs.known_gpu,
+            f"data sheet, band of a site never seen ({sources} calibrated sources)",
+            "GPU type without a data sheet, taken for an A100, band widened",
         )
         history: History | None = getattr(self, "history_", None)
         if history is None or history.finished == 0:
@@ -267,24 +250,28 @@ class TrainingEstimator(Estimator):
     def _prepared(self, C: Table, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
         runs = features.derive(C, gpu_count)
         terms = physics.terms(runs, self._cal().constants)
-        return Rows(runs, residual.scaled(runs, terms), _keys(C)), terms
+        return Rows(runs, offsets.scaled(runs, terms), _keys(C)), terms
 
     def to_bundle(self) -> Bundle:
         """Return parameters and learnt state as plain data."""
         state: dict[str, Any] = {"calibration": self._cal().to_dict()}
         arrays: dict[str, np.ndarray] = {}
-        texts: dict[str, str] = {}
         if hasattr(self, "history_"):
-            state["history"], arrays, texts = self.history_.to_state()
-        return Bundle(self.name, self.get_params(deep=False), state, arrays, texts)
+            state["history"], arrays = self.history_.to_state()
+        return Bundle(self.name, self.get_params(deep=False), state, arrays)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
         """Rebuild the estimator; it predicts the same to the bit, whatever calibration comes with the product."""
+        if set(bundle.params) - {"calibration"}:
+            raise InputError(
+                "was saved by an earlier version of this estimator, whose physics differ", field="params",
+                fix="train it again",
+            )  # fmt: skip
         out = cls(**bundle.params)
         out.calibration_ = Calibration.from_dict(bundle.state["calibration"])
         if "history" in bundle.state:
-            out.history_ = History.from_state(bundle.state["history"], bundle.arrays, bundle.texts)
+            out.history_ = History.from_state(bundle.state["history"], bundle.arrays)
         return out
 
 

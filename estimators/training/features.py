@@ -1,4 +1,4 @@
-"""The features of a training run (22, and a few optional ones): units, ranges, defaults, and how an absent one is derived."""
+"""The features of a training run: units, ranges, defaults, and how an absent one is derived."""
 
 import re
 from dataclasses import dataclass
@@ -160,6 +160,7 @@ class Runs:
     hbm: np.ndarray
     link: np.ndarray
     net: np.ndarray
+    part: np.ndarray
     known_gpu: np.ndarray
     assumed_layout: np.ndarray
     assumed_length: np.ndarray
@@ -427,7 +428,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         zero=plan["zero"], offload=of_layout("offload") > 0,
         arch=np.array([sheets.ARCHS.index(g.arch) for g, _ in found])[gpu_codes], peak=peak * 1e12, reach=reach,
         memory=memory, hbm=hbm * 1e9, link=of_gpu("link_gb_s") * 1e9, net=of_gpu("net_gb_s") * 1e9,
-        known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
+        part=of_gpu("part"), known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
         assumed_length=np.isnan(number["mean_seq_len"]) & ((packing < 0.5) | (rl & np.isnan(number["rollout_tokens"]))),
     )  # fmt: skip
 
