@@ -9,9 +9,14 @@ import pandas as pd
 from tidegrid.data import Cluster, Pool, block_size, request_features
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
+<<<<<<< HEAD
 from tidegrid.estimators.base import checked_features
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import RecurringJobEstimator
+=======
+from tidegrid.estimators.base import checked_features, lacking
+from tidegrid.estimators.conditional import GRID, remaining_quantiles
+>>>>>>> 35c1af0 (Samples stand in for tokens: a required feature may name what stands in for it, one rule for every entry point)
 
 LEVELS = (0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.975)
 """The one grid of quantile levels: durations, remaining times and demand are forecast at these."""
@@ -293,25 +298,14 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd
         estimator = estimators.get(kind)
         if estimator is None or estimator.target != "duration_h":
             continue
-        able = of_kind.copy()
-        for feature in estimator.features:
-            if not feature.required:
-                continue
-            there = _filled(rows, feature.name)
-            able &= there.to_numpy()
-            notes[of_kind & ~there.to_numpy() & (notes == "").to_numpy()] = (
-                f"no {feature.name}: estimated from the history of such jobs"
-            )
+        lacks = lacking(rows, estimator.features)
+        able = of_kind & (lacks == "")
+        for i in np.flatnonzero(of_kind & ~able):
+            notes.iloc[i] = f"no {lacks[i]}: estimated from the history of such jobs"
         if able.any():
             checked_features(rows[able], estimator.features)
         chosen[able] = kind
     return chosen, notes
-
-
-def _filled(rows: pd.DataFrame, column: str) -> pd.Series:
-    if column not in rows:
-        return pd.Series(False, index=rows.index)
-    return rows[column].notna() & (rows[column].astype(object) != "")
 
 
 def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataFrame, dict[str, str]]:

@@ -119,8 +119,8 @@ class TrainingEstimator(Estimator):
     def _quantiles(self, C: Table, levels: Sequence[float]) -> np.ndarray:
         """Return quantiles none of which grows when only the GPUs within a node double.
 
-        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; at each level
-        the shortest counts: a block can leave half of itself idle.
+        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; at each
+        level the shortest counts: a block can leave half of itself idle.
         """
         count, gpus = len(C), C["gpus"]
         node = features.node_sizes(C)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tidegrid.errors import InputError
 from tidegrid.estimators import gpus as sheets
-from tidegrid.estimators.base import Feature, checked_features, named_columns
+from tidegrid.estimators.base import Feature, checked_features, named_columns, relaxed
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.layouts import Layout, layout, planned
 
@@ -37,9 +36,9 @@ FEATURES: tuple[Feature, ...] = (
     Feature("hidden_size", "int", "dimensions", 8, 1e6, doc="width of the model; absent: sqrt(N / 12 L)"),
     Feature("seq_len", "int", "tokens", 1, 1e8, default=2048, doc="longest sequence of a batch"),
     Feature(
-        "tokens_per_epoch_m", "float", "million tokens", 0, 1e9,
+        "tokens_per_epoch_m", "float", "million tokens", 0, 1e9, required=True, instead="samples_per_epoch",
         doc="tokens of one pass over the data, padding not counted: all that is trained on, both answers of a pair, "
-        "prompts and rollouts; required unless samples_per_epoch is given",
+        "prompts and rollouts",
     ),
     Feature("epochs", "float", "epochs", 0, 1e5, default=1.0, doc="passes over the data"),
     Feature(
@@ -216,7 +215,8 @@ def checked(X: pd.DataFrame) -> Table:
     columns: dict[str, np.ndarray] = {}
     slow: list[Feature] = []
     unique = named_columns(X).columns.is_unique
-    for feature in FEATURES + OPTIONAL + SITE:
+    for declared in FEATURES + OPTIONAL + SITE:
+        feature = relaxed(X, declared) if unique else declared
         column: np.ndarray | None
         if unique and feature.name not in X.columns and not feature.required:
             column = _absent(feature, len(X))
@@ -231,13 +231,6 @@ def checked(X: pd.DataFrame) -> Table:
         for feature in slow:
             dtype = object if feature.dtype in ("category", "text") else float
             columns[feature.name] = table[feature.name].to_numpy(dtype=dtype)
-    silent = np.isnan(columns["tokens_per_epoch_m"]) & np.isnan(columns["samples_per_epoch"])
-    if silent.any():
-        raise InputError(
-            "the column is missing" if "tokens_per_epoch_m" not in X.columns else "is empty",
-            row=int(np.flatnonzero(silent)[0]) + 2, field="tokens_per_epoch_m",
-            fix="give the tokens of one epoch in millions, or samples_per_epoch",
-        )  # fmt: skip
     return Table(columns, len(X))
 
 

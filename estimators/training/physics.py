@@ -3,8 +3,8 @@
 One optimizer step is (micro-batches + pipeline bubble) × the time of a micro-batch on a stage, plus what is not hidden
 of the gradient exchange, plus the optimizer's update. A micro-batch takes the smooth maximum of its work (matrix
 products, and the memory traffic of what lies between them), of its kernel launches and of reading its weights, plus
-the exchanges of tensor and expert parallelism. Reinforcement learning adds generation at memory-bandwidth speed. A whole
-run adds evaluation, checkpoints and stalls, a job its start-up.
+the exchanges of tensor and expert parallelism. Reinforcement learning adds generation at memory-bandwidth speed. A
+whole run adds evaluation, checkpoints and stalls, a job its start-up.
 Sources of the forms: Kaplan et al. 2020 (2·N FLOP a token and pass), Narayanan et al. 2021
 (arXiv:2104.04473: attention term, bubble (p-1)/(v·m), tensor-parallel volume), Rajbhandari et al. 2020
 (arXiv:1910.02054: ZeRO volumes), Pope et al. 2022 (arXiv:2211.05102: decoding reads the weights once a token).

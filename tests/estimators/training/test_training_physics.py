@@ -136,7 +136,7 @@ def test_samples_are_accepted_where_tokens_are_not_known() -> None:
     q = TrainingEstimator().predict_quantiles(pd.concat([samples, samples.assign(mean_seq_len=np.nan)]))
     width = (q[0.9] / q[0.1]).to_numpy()
     assert width[1] > 1.3 * width[0]
-    with pytest.raises(InputError, match="tokens_per_epoch_m.*samples_per_epoch"):
+    with pytest.raises(InputError, match=r"tokens_per_epoch_m.*samples_per_epoch"):
         TrainingEstimator().predict(request().drop(columns="tokens_per_epoch_m"))
 
 
