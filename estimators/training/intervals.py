@@ -8,6 +8,7 @@ History narrows it in the measure in which it has seen rows like this one.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,9 +67,14 @@ def prior_scale(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
 
 def standard_quantiles(levels: Sequence[float]) -> np.ndarray:
     """Return the quantiles of the scaled log error, shape (levels,)."""
-    from scipy.stats import t
+    return np.array(_student(tuple(levels)))
 
-    return np.asarray(t.ppf(np.asarray(levels, dtype=float), FREEDOM))
+
+@lru_cache(maxsize=256)
+def _student(levels: tuple[float, ...]) -> tuple[float, ...]:
+    from scipy.special import stdtrit
+
+    return tuple(float(q) for q in stdtrit(FREEDOM, np.asarray(levels, dtype=float)))
 
 
 def fit_scale(r: Runs, residual: np.ndarray, group: np.ndarray, novel: np.ndarray) -> dict[str, float]:

@@ -261,7 +261,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     update = c["update"] * (12.0 + 2.0 * r.optimizer_bytes) * r.trainable / owners / r.hbm
     training = count * micro_time + bubble + reduced + update + c["step"]
 
-    decoding, scheduling = _generation(r, c, speed)
+    decoding, scheduling = _generation(r, c, speed) if r.rl.any() else (0.0, 0.0)
     generation = np.where(r.rl, decoding + scheduling + c["rollout"] + c["sample"] * r.batch / r.gpus, 0.0)
     steps_s = np.where(r.rl, (training + generation) * c["transfer"], training) * steps
     # failures, restarts and repeated work grow with the size of a run
