@@ -183,8 +183,9 @@ def learn_more(
         moved = fit_site(x[kept], keys[kept], y[kept], was[kept], extra[kept], site.means)
     else:
         moved = SiteModel(x[kept], keys[kept], y[kept], was[kept], extra[kept], site.noise, site.means)
+    scaled = _beyond(scaled, known, history.finished + history.censored)
     return History(
-        moved, np.concatenate([history.recent, _beyond(scaled, known)])[-RECENT:],
+        moved, np.concatenate([history.recent, scaled])[-RECENT:],
         np.concatenate([history.recent_stack, new.keys.stack])[-RECENT:],
         history.finished + int(seen.sum()), history.censored + int((~seen).sum()),
     )  # fmt: skip
@@ -197,15 +198,15 @@ def _telling(z: np.ndarray, seen: np.ndarray, finished: np.ndarray | None = None
     return np.asarray(seen | (z > floor))
 
 
-def _beyond(scaled: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def _beyond(scaled: np.ndarray, seen: np.ndarray, before: int = 0) -> np.ndarray:
     """Return scaled residuals in which lower bounds are replaced by where such runs end.
 
-    Each by one quantile of a normal beyond its bound, the quantiles spread evenly (a Weyl sequence): left out, the
-    longest runs would be missing from every quantile.
+    Each by one quantile of a normal beyond its bound, the quantiles spread evenly (a Weyl sequence, which goes on after
+    the ``before`` rows that came earlier): left out, the longest runs would be missing from every quantile.
     """
     from scipy.stats import norm
 
-    spread = (np.arange(1, len(scaled) + 1) * 0.6180339887) % 1.0
+    spread = (np.arange(before + 1, before + len(scaled) + 1) * 0.6180339887) % 1.0
     return np.where(seen, scaled, np.minimum(norm.isf(norm.sf(np.minimum(scaled, 6.0)) * spread), 8.0))
 
 
