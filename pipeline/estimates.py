@@ -390,6 +390,9 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
 def _in_words(told: object) -> str:
     """Return an estimator's explanation of one row: its own text, or its terms by name."""
     if isinstance(told, pd.DataFrame):
-        return ", ".join(f"{name} {value:.4g}" for name, value in told.iloc[0].items())
+        cells = told.iloc[0].items()
+        return ", ".join(
+            f"{name} {cell if isinstance(cell, str) else format(cell, '.4g')}" for name, cell in cells
+        )
     first = told[0] if isinstance(told, list) else told
     return str(getattr(first, "text", first))
