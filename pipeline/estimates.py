@@ -300,7 +300,7 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd
             continue
         lacks = lacking(rows, estimator.features)
         able = of_kind & (lacks == "")
-        for i in np.flatnonzero(of_kind & ~able):
+        for i in np.flatnonzero(of_kind & ~able).tolist():
             notes.iloc[i] = f"no {lacks[i]}: estimated from the history of such jobs"
         if able.any():
             checked_features(rows[able], estimator.features)

@@ -144,6 +144,7 @@ class SiteModel:
         own = self.noise * self.extra
         bounds = np.flatnonzero(~self.seen)
         self._target, self._variance = self.y.copy(), own**2
+        self._inverse, self._alpha = k, np.zeros(rows)
         for step in range(NEWTON + 1 if len(bounds) else 1):
             if step:
                 self._impute(k @ self._alpha, bounds, own[bounds])
