@@ -9,14 +9,9 @@ import pandas as pd
 from tidegrid.data import Cluster, Pool, block_size, request_features
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
-<<<<<<< HEAD
-from tidegrid.estimators.base import checked_features
+from tidegrid.estimators.base import checked_features, lacking
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import RecurringJobEstimator
-=======
-from tidegrid.estimators.base import checked_features, lacking
-from tidegrid.estimators.conditional import GRID, remaining_quantiles
->>>>>>> 35c1af0 (Samples stand in for tokens: a required feature may name what stands in for it, one rule for every entry point)
 
 LEVELS = (0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.975)
 """The one grid of quantile levels: durations, remaining times and demand are forecast at these."""
