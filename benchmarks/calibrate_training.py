@@ -28,8 +28,6 @@ def main() -> int:
         start = physics.CONSTANTS[name].start
         print(f"{name:18} {start:10.4g} {value:10.4g}  ×{value / start:.2f}")
     print("scale of the prior's band:", {k: round(v, 3) for k, v in result.scale.items()})
-    for family, q in result.bands.items():
-        print(f"band {family}: {q[5]:.2f} … {q[-6]:.2f} scaled log hours at about 10 % and 90 %")
     print(f"{sum(result.sources.values())} rows of {len(result.sources)} sources")
     if args.out is not None:
         rounded = json.loads(

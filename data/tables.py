@@ -69,6 +69,18 @@ FEATURES = (
         unit="million tokens",
         above=0,
     ),
+    _feature(
+        "samples_per_epoch",
+        "float",
+        _TRAIN,
+        "samples of one pass over the data, where tokens are not known",
+        unit="samples",
+        above=0,
+    ),
+    _feature(
+        "mean_seq_len", "float", _TRAIN, "mean tokens of a sample before padding", unit="tokens", above=0
+    ),
+    _feature("adapter", "text", _TRAIN, "kind of adapter: lora, dora, ia3, prompt, prefix, oft"),
     _feature("epochs", "float", _TRAIN, "passes over the data", unit="epochs", above=0),
     _feature("global_batch", "int", _TRAIN, "sequences of one optimizer step", unit="sequences", low=1),
     _feature(

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -51,6 +51,8 @@ class Feature:
         The levels of a closed category; a value outside them is refused by name.
     required
         Whether the column and every one of its cells must be there.
+    instead
+        The feature that may stand in for a required one, cell by cell; empty for none.
     doc
         One line that says what it is.
     """
@@ -63,6 +65,7 @@ class Feature:
     default: Any = None
     categories: tuple[str, ...] = ()
     required: bool = False
+    instead: str = ""
     doc: str = ""
 
 
@@ -334,14 +337,16 @@ def checked_features(
     named_columns(X)
     # arrays, not series: a prediction of one row should not pay for pandas' alignment a dozen times
     columns: dict[str, Any] = {}
-    for feature in features:
+    for declared in features:
+        feature = relaxed(X, declared, file)
         if feature.name not in X.columns:
             if feature.required:
                 raise InputError(
                     "the column is missing",
                     file=file,
                     field=feature.name,
-                    fix=f"add it: {feature.doc or feature.dtype}",
+                    fix=f"add it: {feature.doc or feature.dtype}"
+                    + (f"; or add {feature.instead}" if feature.instead else ""),
                 )
             columns[feature.name] = _unknown(feature, len(X))
             continue
@@ -355,6 +360,40 @@ def checked_features(
         for name, column in columns.items()
     }
     return pd.DataFrame(typed, index=X.index, copy=False)
+
+
+def relaxed(X: pd.DataFrame, feature: Feature, file: str | None = None) -> Feature:
+    """Return ``feature`` as optional where its stand-in fills the cells that it leaves empty.
+
+    Raises
+    ------
+    InputError
+        A row has neither.
+    """
+    if not feature.required or feature.instead not in X.columns:
+        return feature
+    gone = lacking(X, (feature,)) != ""
+    if gone.any():
+        raise InputError(
+            f"is empty, and so is {feature.instead}", file=file, row=int(np.flatnonzero(gone)[0]) + 2,
+            field=feature.name, fix=f"fill in one of them: {feature.doc or feature.dtype}",
+        )  # fmt: skip
+    return replace(feature, required=False)
+
+
+def lacking(X: pd.DataFrame, features: Sequence[Feature]) -> np.ndarray:
+    """Return for each row the first required feature that it lacks, and nothing stands in for; "" where none."""
+
+    def filled(name: str) -> np.ndarray:
+        if name not in X.columns:
+            return np.zeros(len(X), dtype=bool)
+        return (X[name].notna() & (X[name].astype(object) != "")).to_numpy(dtype=bool)
+
+    out = np.full(len(X), "", dtype=object)
+    for feature in features:
+        if feature.required:
+            out[(out == "") & ~filled(feature.name) & ~filled(feature.instead)] = feature.name
+    return out
 
 
 def _unknown(feature: Feature, rows: int) -> Any:

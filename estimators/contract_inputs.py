@@ -72,12 +72,15 @@ def _missing_required(subject: Subject) -> None:
     for feature in subject.features:
         if not feature.required:
             continue
+        gone = [feature.name, feature.instead]
         for what, call in (
             (
                 "predict_quantiles",
-                lambda f=feature: subject.fitted.predict_quantiles(subject.future.drop(columns=f.name)),
+                lambda g=gone: subject.fitted.predict_quantiles(
+                    subject.future.drop(columns=g, errors="ignore")
+                ),
             ),
-            ("fit", lambda f=feature: subject.fresh().fit(X.drop(columns=f.name), y.copy())),
+            ("fit", lambda g=gone: subject.fresh().fit(X.drop(columns=g, errors="ignore"), y.copy())),
         ):
             try:
                 call()

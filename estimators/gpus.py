@@ -8,7 +8,7 @@ of the vendors' sheets, PCIe 4.0 ×16 for cards without a link; the network of t
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 VENDOR = "vendor data sheet"
@@ -41,6 +41,8 @@ class Gpu:
         The share of ``tflops`` that large matrix products attain; 0 for "not measured".
     source
         Where the figures come from.
+    part
+        The share of a GPU's arithmetic, below 1 for a MIG slice; slices do not work together.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Gpu:
     node: int = 8
     reach: float = 0.0
     source: str = VENDOR
+    part: float = 1.0
 
 
 SHEETS: tuple[Gpu, ...] = (
@@ -184,16 +187,39 @@ def estimated_reach(tflops: float, bandwidth_gb_s: float) -> float:
     return float(min(0.97, max(0.5, 0.87 * (balance / 153.0) ** -0.13)))
 
 
+# "1g.5gb": compute slices and memory (NVIDIA MIG user guide, supported profiles)
+_PROFILE = re.compile(r"(?<![0-9a-z])([12347])g[.-](\d+)gb")
+_MEMORY_EIGHTHS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
+
+
+def _slice(whole: Gpu, compute: int, memory_gib: float) -> Gpu:
+    """Return the sheet of a MIG slice: of 7 compute and 8 memory slices (4 and 4 of an A30), no link to others."""
+    four = whole.name == "A30"
+    part = min(1.0, compute / (4.0 if four else 7.0))
+    bandwidth = part if four else _MEMORY_EIGHTHS[compute] / 8.0
+    return replace(
+        whole, name=f"{whole.name}:{compute}g.{memory_gib:.0f}gb", tflops=whole.tflops * part, fp8=whole.fp8 * part,
+        fp4=whole.fp4 * part, memory_gib=memory_gib, bandwidth_gb_s=whole.bandwidth_gb_s * bandwidth, link_gb_s=12,
+        net_gb_s=6, node=1, source=f"{whole.source}; share of a MIG profile", part=part,
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=4096)
 def find(name: str) -> tuple[Gpu, bool]:
     """Return the data sheet for a GPU type's name, however it is spelled, and whether one was found.
 
-    ``"NVIDIA A100-SXM4-80GB"``, ``"a100"`` and ``"A100-80GB"`` are one type. A name without a sheet (or an empty
-    one) gives :data:`UNKNOWN` and False.
+    ``"NVIDIA A100-SXM4-80GB"``, ``"a100"`` and ``"A100-80GB"`` are one type; ``"nvidia_a100_1g.5gb"`` is a slice of it.
+    A name without a sheet (or an empty one) gives :data:`UNKNOWN` and False, a MIG profile without its GPU a slice of
+    :data:`UNKNOWN` and False.
     """
     if name in BY_NAME:
         return BY_NAME[name], True
-    dashed = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    lowered = name.lower().replace("_", "-")
+    profile = _PROFILE.search(lowered)
+    if profile:
+        whole, known = find(lowered[: profile.start()])
+        return _slice(whole, int(profile[1]), float(profile[2])), known
+    dashed = re.sub(r"[^a-z0-9]+", "-", lowered).strip("-")
     squeezed = dashed.replace("-", "")
     for pattern, sheet in _RULES:
         if dashed and (re.search(pattern, dashed) or re.search(pattern, squeezed)):

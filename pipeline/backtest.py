@@ -13,6 +13,7 @@ from sklearn.base import clone
 from tidegrid.data import History, as_instant
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
+from tidegrid.estimators.base import lacking
 from tidegrid.models import Scores
 from tidegrid.pipeline.naive import FLOOR_H, NaiveDemand, NaiveDurations, who
 
@@ -105,15 +106,7 @@ def rows_of(estimator: Estimator, history: History) -> Rows:
         )
     kind = None if estimator.kind == "any" else estimator.kind
     rows = Rows(*history.training_frame(kind))
-    keep = np.ones(len(rows), dtype=bool)
-    for feature in estimator.features:
-        if feature.required:
-            if feature.name not in rows.X.columns:
-                keep[:] = False
-            else:
-                cell = rows.X[feature.name]
-                keep &= (cell.notna() & (cell.astype(object) != "")).to_numpy()
-    return rows.take(keep)
+    return rows.take(lacking(rows.X, estimator.features) == "")
 
 
 def asked(rows: Rows, after: pd.Timestamp, until: pd.Timestamp | None = None) -> Rows:

@@ -9,7 +9,7 @@ import pandas as pd
 from tidegrid.data import Cluster, Pool, block_size, request_features
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
-from tidegrid.estimators.base import checked_features
+from tidegrid.estimators.base import checked_features, lacking
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import RecurringJobEstimator
 
@@ -293,25 +293,14 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd
         estimator = estimators.get(kind)
         if estimator is None or estimator.target != "duration_h":
             continue
-        able = of_kind.copy()
-        for feature in estimator.features:
-            if not feature.required:
-                continue
-            there = _filled(rows, feature.name)
-            able &= there.to_numpy()
-            notes[of_kind & ~there.to_numpy() & (notes == "").to_numpy()] = (
-                f"no {feature.name}: estimated from the history of such jobs"
-            )
+        lacks = lacking(rows, estimator.features)
+        able = of_kind & (lacks == "")
+        for i in np.flatnonzero(of_kind & ~able).tolist():
+            notes.iloc[i] = f"no {lacks[i]}: estimated from the history of such jobs"
         if able.any():
             checked_features(rows[able], estimator.features)
         chosen[able] = kind
     return chosen, notes
-
-
-def _filled(rows: pd.DataFrame, column: str) -> pd.Series:
-    if column not in rows:
-        return pd.Series(False, index=rows.index)
-    return rows[column].notna() & (rows[column].astype(object) != "")
 
 
 def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -396,6 +385,9 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
 def _in_words(told: object) -> str:
     """Return an estimator's explanation of one row: its own text, or its terms by name."""
     if isinstance(told, pd.DataFrame):
-        return ", ".join(f"{name} {value:.4g}" for name, value in told.iloc[0].items())
+        cells = told.iloc[0].items()
+        return ", ".join(
+            f"{name} {cell if isinstance(cell, str) else format(cell, '.4g')}" for name, cell in cells
+        )
     first = told[0] if isinstance(told, list) else told
     return str(getattr(first, "text", first))

@@ -1,11 +1,12 @@
 """Calibration of the physics prior: constants and bands from published runs, honest on sources never seen.
 
 The constants are fitted by robust least squares on log seconds, each held near its starting value by a prior, and with
-one offset a source (a random effect): what sets a source apart is not blamed on the physics. The bands come from
-leave-one-source-out residuals: what the prior is wrong by on software that it has not been calibrated on.
+one offset a source (a random effect): what sets a source apart is not blamed on the physics, and each source has one
+vote. The bands come from leave-one-source-out residuals: what the prior is wrong by on software that it has not been
+calibrated on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -28,7 +29,7 @@ NOISE = 0.25
 ENOUGH = 3
 """Rows of an architecture that make a source count for it."""
 
-ROWS_A_SOURCE = 150
+ROWS_A_SOURCE = 60
 """Rows of one source that calibration looks at, evenly spaced; the rest say the same."""
 
 
@@ -42,16 +43,12 @@ class Calibration:
         The physics constants, by name.
     scale
         Coefficients of the log scale of residuals, by the names of ``intervals.SCALE_TERMS``.
-    bands
-        Quantiles of the scaled leave-source-out residuals at ``intervals.GRID``, by family (``all``, ``rl``, and each
-        variant with enough data).
     sources
         The sources and their numbers of rows.
     """
 
     constants: Mapping[str, float] = field(default_factory=lambda: dict(physics.START))
     scale: Mapping[str, float] = field(default_factory=dict)
-    bands: Mapping[str, Sequence[float]] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,7 +56,6 @@ class Calibration:
         return {
             "constants": {k: float(v) for k, v in self.constants.items()},
             "scale": {k: float(v) for k, v in self.scale.items()},
-            "bands": {k: [float(x) for x in v] for k, v in self.bands.items()},
             "sources": {k: int(v) for k, v in self.sources.items()},
         }
 
@@ -79,9 +75,7 @@ class Calibration:
                     f"{value!r} cannot be used", field=f"constants.{name}", fix="write a positive number"
                 )
             constants[name] = float(value)
-        return cls(
-            constants, dict(data.get("scale", {})), dict(data.get("bands", {})), dict(data.get("sources", {}))
-        )
+        return cls(constants, dict(data.get("scale", {})), dict(data.get("sources", {})))
 
 
 @lru_cache(maxsize=1)
@@ -140,9 +134,7 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
     sources = {str(k): int(v) for k, v in counts.items()}
     constants = fit_constants(runs, target, weight, group)
     if not bands or len(sources) < 3:
-        return Calibration(constants, shipped().scale, shipped().bands, sources) if bands else Calibration(
-            constants, {}, {}, sources
-        )  # fmt: skip
+        return Calibration(constants, shipped().scale if bands else {}, sources)
     residual, novel = np.zeros(len(target)), np.ones(len(target))
     for source in sorted(sources):
         out = group == source
@@ -152,9 +144,11 @@ def calibrate(table: pd.DataFrame, *, bands: bool = True) -> Calibration:
         left = take(runs, np.flatnonzero(out))
         residual[out] = target[out] - log_hours(left, inner)
         novel[out] = intervals.novelty(left, _architectures(take(runs, np.flatnonzero(~out)), group[~out]))
-    scale, quantiles = intervals.fit_prior_bands(runs, residual, weight, group, novel)
+    # only what was measured as such is what a prediction will be judged by
+    scored = np.flatnonzero((used["flag"] == "").to_numpy())
+    scale = intervals.fit_scale(take(runs, scored), residual[scored], group[scored], novel[scored])
     scale.update(_architectures(runs, group))
-    return Calibration(constants, scale, quantiles, sources)
+    return Calibration(constants, scale, sources)
 
 
 def _architectures(runs: Runs, group: np.ndarray) -> dict[str, float]:
@@ -208,7 +202,7 @@ def fit_constants(
         return np.concatenate([robust, (x[: len(names)] - start) / spread, x[len(names) :] / SOURCE_SPREAD])
 
     # from a neighbour's solution a few steps do: one source less moves the constants by a few per cent
-    search, budget = (start, 20) if near is None else (np.log([near[name] for name in names]), 4)
+    search, budget = (start, 20) if near is None else (np.log([near[name] for name in names]), 8)
     solved = least_squares(
         residuals,
         np.concatenate([search, np.zeros(sources)]),

@@ -1,4 +1,4 @@
-"""The training predictor: physics prior, learned residual, site adaptation, conformal bands."""
+"""The training predictor: physics prior, site adaptation, bands by source."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,13 @@ from tidegrid.estimators.base import (
 )
 from tidegrid.estimators.conditional import GRID, remaining_quantiles
 from tidegrid.estimators.training import calibration as calibrations
-from tidegrid.estimators.training import features, intervals, memory, physics, residual
+from tidegrid.estimators.training import features, intervals, memory, offsets, physics
 from tidegrid.estimators.training.calibration import Calibration
 from tidegrid.estimators.training.explain import Explanation, card, card_markdown, explained
-from tidegrid.estimators.training.features import Runs, Table
+from tidegrid.estimators.training.features import Table
 from tidegrid.estimators.training.history import CHUNK, History, Rows, View, learn, learn_more
 from tidegrid.estimators.training.offsets import Keys
 from tidegrid.models import Bundle
-
-STARTUP_S = 90.0
-"""Seconds before the first step of a job: container, libraries, data, process groups."""
-
-LOAD_BYTES_S = 2e9
-"""Bytes a second at which a node reads a model's weights from shared storage."""
-
-OVERHEAD = 1.15
-"""Whole run over pure training: evaluation, checkpoints, stalls (published: 1.2 to 1.5 with start-up)."""
-
 
 BATCH = 3072
 """Requests predicted at a time; each is up to four rows, one a GPU count, so that memory stays small."""
@@ -50,13 +40,6 @@ class TrainingEstimator(Estimator):
     ----------
     calibration
         A calibration as plain data (``Calibration.to_dict``); None for the one that comes with the product.
-    whole_run
-        Whether hours are of the whole job, start-up, evaluation and checkpoints included; False for pure training
-        time, as benchmarks publish it.
-    learn_residual
-        Whether a learned residual is fitted where there is history enough.
-    seed
-        Seed of the learned residual's bagging.
 
     Attributes
     ----------
@@ -69,20 +52,11 @@ class TrainingEstimator(Estimator):
     name = "training"
     kind = "training"
     target = "duration_h"
-    features = features.FEATURES + features.SITE
+    features = features.FEATURES + features.OPTIONAL + features.SITE
     predicts_unfitted = True
 
-    def __init__(
-        self,
-        calibration: Mapping[str, Any] | None = None,
-        whole_run: bool = True,
-        learn_residual: bool = True,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, calibration: Mapping[str, Any] | None = None) -> None:
         self.calibration = calibration
-        self.whole_run = whole_run
-        self.learn_residual = learn_residual
-        self.seed = seed
 
     # ---------------------------------------------------------------- learning
 
@@ -103,16 +77,8 @@ class TrainingEstimator(Estimator):
         hours, seen = checked_durations(X, y, observed)
         order = _order(X, known_at)
         rows, terms = self._prepared(C)
-        z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
-        self.history_ = learn(
-            rows,
-            z,
-            seen,
-            order,
-            self._cal().scale,
-            with_residual=bool(self.learn_residual),
-            seed=int(self.seed),
-        )
+        z = np.log(np.maximum(hours, 1e-6)) - _log_hours(terms)
+        self.history_ = learn(rows, z, seen, order, self._cal().scale)
         return self
 
     def update(
@@ -123,7 +89,7 @@ class TrainingEstimator(Estimator):
         observed: pd.Series | None = None,
         known_at: pd.Series | None = None,
     ) -> Self:
-        """Learn outcomes as they arrive: offsets and bands move, the learned residual stays.
+        """Learn outcomes as they arrive: offsets and bands move.
 
         Parameters are those of :meth:`fit`; the rows are later than all that were learnt before.
         """
@@ -133,7 +99,7 @@ class TrainingEstimator(Estimator):
         hours, seen = checked_durations(X, y, observed)
         if len(C):
             rows, terms = self._prepared(C)
-            z = np.log(np.maximum(hours, 1e-6)) - self._log_hours(rows.runs, terms)
+            z = np.log(np.maximum(hours, 1e-6)) - _log_hours(terms)
             self.history_ = learn_more(self.history_, rows, z, seen, _order(X, known_at), self._cal().scale)
         return self
 
@@ -151,10 +117,10 @@ class TrainingEstimator(Estimator):
         return quantile_frame(values, wanted, X.index)
 
     def _quantiles(self, C: Table, levels: Sequence[float]) -> np.ndarray:
-        """Return quantiles that never grow when only the GPUs within a node double.
+        """Return quantiles none of which grows when only the GPUs within a node double.
 
-        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; the
-        shortest counts: a block can leave half of itself idle.
+        Each row is predicted on its GPUs and on every halving of them down to an odd count, within a node; at each
+        level the shortest counts: a block can leave half of itself idle.
         """
         count, gpus = len(C), C["gpus"]
         node = features.node_sizes(C)
@@ -168,12 +134,11 @@ class TrainingEstimator(Estimator):
         rows, terms = self._prepared(C.take(owner), np.concatenate(counts))
         history: History | None = getattr(self, "history_", None)
         view = None if history is None else history.view(rows)
-        centre = self._log_hours(rows.runs, terms) + (0.0 if view is None else view.correction())
-        best = centre[:count].copy()
-        np.minimum.at(best, owner[count:], centre[count:])
-        own = rows[np.arange(count)]
-        offsets = self._band(own, None if view is None else view.first(own), levels)
-        return np.asarray(np.exp(np.clip(best[:, None] + offsets, -18.0, 18.0)))
+        centre = _log_hours(terms) + (0.0 if view is None else view.correction())
+        every = centre[:, None] + self._band(rows, view, levels)
+        out = every[:count].copy()
+        np.minimum.at(out, owner[count:], every[count:])
+        return np.asarray(np.exp(np.clip(out, -18.0, 18.0)))
 
     def _band(self, rows: Rows, view: View | None, levels: Sequence[float]) -> np.ndarray:
         """Return offsets from the log median, shape (rows, levels).
@@ -182,7 +147,7 @@ class TrainingEstimator(Estimator):
         knows all, the history's; between, in that measure.
         """
         cal = self._cal()
-        prior = intervals.prior_quantiles(rows.runs, cal.bands, levels)
+        prior = intervals.standard_quantiles(levels)[None, :]
         if view is None:
             return np.asarray(prior * intervals.prior_scale(rows.runs, cal.scale)[:, None])
         unknown, scale = view.scale(cal.scale)
@@ -198,8 +163,11 @@ class TrainingEstimator(Estimator):
         """
         C = features.checked(X)
         rows, _ = self._prepared(C)
+        sources = len(self._cal().sources)
         detail = np.where(
-            rows.runs.known_gpu, "data sheet", "GPU type without a data sheet, taken for an A100"
+            rows.runs.known_gpu,
+            f"data sheet, band of a site never seen ({sources} calibrated sources)",
+            "GPU type without a data sheet, taken for an A100, band widened",
         )
         history: History | None = getattr(self, "history_", None)
         if history is None or history.finished == 0:
@@ -279,35 +247,36 @@ class TrainingEstimator(Estimator):
             return loaded
         return calibrations.shipped() if self.calibration is None else Calibration.from_dict(self.calibration)
 
-    def _log_hours(self, runs: Runs, terms: physics.Terms) -> np.ndarray:
-        seconds = terms.seconds
-        if self.whole_run:
-            weights = 2.0 * runs.params / np.maximum(1.0, runs.gpus / runs.node)
-            seconds = OVERHEAD * seconds + STARTUP_S + weights / LOAD_BYTES_S
-        return np.asarray(np.log(np.maximum(seconds, 1e-3) / 3600.0))
-
     def _prepared(self, C: Table, gpu_count: np.ndarray | None = None) -> tuple[Rows, physics.Terms]:
         runs = features.derive(C, gpu_count)
         terms = physics.terms(runs, self._cal().constants)
-        return Rows(runs, residual.scaled(runs, terms), _keys(C)), terms
+        return Rows(runs, offsets.scaled(runs, terms), _keys(C)), terms
 
     def to_bundle(self) -> Bundle:
         """Return parameters and learnt state as plain data."""
         state: dict[str, Any] = {"calibration": self._cal().to_dict()}
         arrays: dict[str, np.ndarray] = {}
-        texts: dict[str, str] = {}
         if hasattr(self, "history_"):
-            state["history"], arrays, texts = self.history_.to_state()
-        return Bundle(self.name, self.get_params(deep=False), state, arrays, texts)
+            state["history"], arrays = self.history_.to_state()
+        return Bundle(self.name, self.get_params(deep=False), state, arrays)
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
         """Rebuild the estimator; it predicts the same to the bit, whatever calibration comes with the product."""
+        if set(bundle.params) - {"calibration"}:
+            raise InputError(
+                "was saved by an earlier version of this estimator, whose physics differ", field="params",
+                fix="train it again",
+            )  # fmt: skip
         out = cls(**bundle.params)
         out.calibration_ = Calibration.from_dict(bundle.state["calibration"])
         if "history" in bundle.state:
-            out.history_ = History.from_state(bundle.state["history"], bundle.arrays, bundle.texts)
+            out.history_ = History.from_state(bundle.state["history"], bundle.arrays)
         return out
+
+
+def _log_hours(terms: physics.Terms) -> np.ndarray:
+    return np.asarray(np.log(np.maximum(terms.seconds, 1e-3) / 3600.0))
 
 
 def _keys(C: Table) -> Keys:

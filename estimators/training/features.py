@@ -1,4 +1,4 @@
-"""The 22 features of a training run: units, ranges, defaults, and how an absent one is derived."""
+"""The features of a training run: units, ranges, defaults, and how an absent one is derived."""
 
 import re
 from dataclasses import dataclass
@@ -7,9 +7,12 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.estimators import gpus as sheets
-from tidegrid.estimators.base import Feature, checked_features, named_columns
+from tidegrid.estimators.base import Feature, checked_features, named_columns, relaxed
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.layouts import Layout, layout, planned
+
+COVERS = ("job", "run", "steps")
+"""What the hours of a run may cover."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("variant", "category", categories=variants.NAMES, required=True, doc="full or LoRA, and the technique"),
@@ -33,8 +36,9 @@ FEATURES: tuple[Feature, ...] = (
     Feature("hidden_size", "int", "dimensions", 8, 1e6, doc="width of the model; absent: sqrt(N / 12 L)"),
     Feature("seq_len", "int", "tokens", 1, 1e8, default=2048, doc="longest sequence of a batch"),
     Feature(
-        "tokens_per_epoch_m", "float", "million tokens", 0, 1e9, required=True,
-        doc="tokens of one pass over the data: all that is trained on, both answers of a pair, prompts and rollouts",
+        "tokens_per_epoch_m", "float", "million tokens", 0, 1e9, required=True, instead="samples_per_epoch",
+        doc="tokens of one pass over the data, padding not counted: all that is trained on, both answers of a pair, "
+        "prompts and rollouts",
     ),
     Feature("epochs", "float", "epochs", 0, 1e5, default=1.0, doc="passes over the data"),
     Feature(
@@ -49,7 +53,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature("gpus_per_node", "int", "GPUs", 1, 4096, doc="GPUs of one node; absent: the GPU type's usual server"),
     Feature("lora_rank", "int", "dimensions", 0, 65536, doc="rank of the adapters; absent: 16 for LoRA"),
     Feature("grad_checkpointing", "bool", low=0, high=1, doc="whether activations are recomputed; absent: unknown"),
-    Feature("packing", "bool", low=0, high=1, default=1, doc="whether short samples share a sequence"),
+    Feature(
+        "packing", "bool", low=0, high=1,
+        doc="whether short samples share a sequence; absent: yes, unless samples_per_epoch or mean_seq_len says how "
+        "short they are",
+    ),
     Feature("rollout_tokens", "float", "tokens", 0, 1e9, doc="tokens generated for a prompt, all samples together"),
     Feature(
         "aux_params_b", "float", "billion parameters", 0, 1e5,
@@ -57,6 +65,28 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )  # fmt: skip
 """The 22 features of a training run."""
+
+OPTIONAL: tuple[Feature, ...] = (
+    Feature(
+        "samples_per_epoch", "float", "samples", 0, 1e12,
+        doc="samples (pairs, rollouts) of one pass over the data; read where tokens_per_epoch_m is absent",
+    ),
+    Feature(
+        "mean_seq_len", "float", "tokens", 1, 1e8,
+        doc="mean tokens of a sample before padding; absent: the smaller of 0.3·seq_len and 16·√seq_len",
+    ),
+    Feature(
+        "adapter", "text",
+        doc="kind of adapter of the LoRA variants: lora, dora, ia3, prompt, prefix, oft, boft, loha, fourierft, …; "
+        "absent: lora",
+    ),
+    Feature(
+        "covers", "category", categories=COVERS, default="job",
+        doc="what the hours cover: job (start-up, loading, evaluation, checkpoints), run (the training loop with its "
+        "evaluation and checkpoints) or steps (optimizer steps alone)",
+    ),
+)  # fmt: skip
+"""Features beyond the 22: what some sites know besides."""
 
 SITE: tuple[Feature, ...] = (
     Feature("user", "text", doc="who submitted it: site offsets"),
@@ -68,6 +98,9 @@ SITE: tuple[Feature, ...] = (
 # L of published decoder models by parameters (GPT-3 paper table 2.1; Llama 2 and 3 model cards)
 _SIZES_B = np.log([0.125, 0.35, 0.76, 1.3, 2.7, 6.7, 13.0, 30.0, 66.0, 175.0, 540.0])
 _LAYERS = np.log([12.0, 24.0, 24.0, 24.0, 32.0, 32.0, 40.0, 48.0, 80.0, 96.0, 118.0])
+USUAL_LONG = 16.0
+"""Usual mean length of samples over the square root of a long limit (published: 1019 of 4096, 744 and 974 of 1536)."""
+
 _OPTIMIZER_BYTES = {"adamw8bit": 2.0, "adam8bit": 2.0, "sgd": 4.0, "adafactor": 4.0, "muon": 4.0, "lion": 4.0}
 
 
@@ -106,6 +139,11 @@ class Runs:
     weight_bits: np.ndarray
     narrow: np.ndarray
     optimizer_bytes: np.ndarray
+    samples: np.ndarray
+    virtual: np.ndarray
+    adapter_launches: np.ndarray
+    adapter_passes: np.ndarray
+    covers: np.ndarray
     tp: np.ndarray
     pp: np.ndarray
     cp: np.ndarray
@@ -121,8 +159,10 @@ class Runs:
     hbm: np.ndarray
     link: np.ndarray
     net: np.ndarray
+    part: np.ndarray
     known_gpu: np.ndarray
     assumed_layout: np.ndarray
+    assumed_length: np.ndarray
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -175,7 +215,8 @@ def checked(X: pd.DataFrame) -> Table:
     columns: dict[str, np.ndarray] = {}
     slow: list[Feature] = []
     unique = named_columns(X).columns.is_unique
-    for feature in FEATURES + SITE:
+    for declared in FEATURES + OPTIONAL + SITE:
+        feature = relaxed(X, declared) if unique else declared
         column: np.ndarray | None
         if unique and feature.name not in X.columns and not feature.required:
             column = _absent(feature, len(X))
@@ -268,7 +309,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     gpu_count
         GPUs to evaluate instead of the column ``gpus``, shape (rows,).
     """
-    number = {f.name: C[f.name] for f in FEATURES if f.dtype not in ("category", "text")}
+    number = {f.name: C[f.name] for f in FEATURES + OPTIONAL if f.dtype not in ("category", "text")}
     codes, names = _texts(C["variant"])
     spec = [variants.BY_NAME[name] for name in names]
 
@@ -276,6 +317,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         return np.array([float(getattr(v, get)) for v in spec] or [0.0])[codes]
 
     lora, rl = of_variant("lora") > 0, of_variant("generates") > 0
+    cpt = np.array([v.technique == "cpt" for v in spec] or [False])[codes]
     dpo = np.array([v.technique == "dpo" for v in spec] or [False])[codes]
     gpu_codes, gpu_names = _texts(C["gpu_type"])
     found = [sheets.find(name) for name in gpu_names] or [(sheets.UNKNOWN, False)]
@@ -293,7 +335,9 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     narrow = np.array([_narrow(p) for p in precisions] or [0.0])[precision_codes]
     # a format that the GPU has no units for runs at the speed of bf16
     narrow = np.where((narrow == 2) & (of_gpu("fp4") == 0), 1.0, narrow)
-    narrow = np.where((np.isnan(narrow) | (narrow == 1)) & (of_gpu("fp8") == 0), 0.0, narrow)
+    narrow = np.where((narrow == 1) & (of_gpu("fp8") == 0), 0.0, narrow)
+    # parts made for 4- and 8-bit training pretrain in 8 bits where nobody says otherwise
+    narrow = np.where(np.isnan(narrow), np.where(cpt & (of_gpu("fp4") > 0), 1.0, 0.0), narrow)
 
     params = number["model_params_b"] * 1e9
     active = np.minimum(
@@ -312,9 +356,28 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
     gpus = number["gpus"] if gpu_count is None else np.asarray(gpu_count, dtype=float)
     node = _nodes(number["gpus_per_node"], of_gpu("node"))
     seq = number["seq_len"]
-    packing = number["packing"]
+    short = np.isnan(number["tokens_per_epoch_m"]) | (number["mean_seq_len"] < 0.9 * seq)
+    packed = np.where(
+        np.array([name.endswith("_cpt") for name in names] or [False])[codes] | ~short, 1.0, 0.0
+    )
+    packing = np.where(np.isnan(number["packing"]), packed, number["packing"])
     generated, mean_seq = _lengths(seq, packing, rl, number["rollout_tokens"], of_variant("fill"),
-                                   of_variant("generated_share"))  # fmt: skip
+                                   of_variant("generated_share"), number["mean_seq_len"])  # fmt: skip
+    # a sample of a packed run is not a sequence of its batch
+    a_sample = np.where(
+        np.isfinite(number["mean_seq_len"]), np.minimum(number["mean_seq_len"], seq),
+        np.where(rl, mean_seq, usual_length(seq, of_variant("fill"))),
+    )  # fmt: skip
+    tokens = np.where(
+        np.isnan(number["tokens_per_epoch_m"]), number["samples_per_epoch"] * a_sample,
+        number["tokens_per_epoch_m"] * 1e6,
+    ) * number["epochs"]  # fmt: skip
+    adapter_codes, adapters_named = _texts(C["adapter"])
+    kinds = [variants.adapter(name) for name in adapters_named] or [variants.ADAPTERS["lora"]]
+
+    def of_adapter(get: str) -> np.ndarray:
+        return np.where(lora, np.array([float(getattr(k, get)) for k in kinds])[adapter_codes], 0.0)
+
     batch = np.where(np.isnan(number["global_batch"]), np.where(rl, 1024.0, np.maximum(64.0, 8.0 * gpus)),
                      number["global_batch"])  # fmt: skip
     aux = np.where(
@@ -346,14 +409,20 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         variant=codes_to_variants(codes, names), lora=lora, rl=rl, dpo=dpo, backward=of_variant("backward"),
         policy_forward=of_variant("policy_forward"), aux_forward=of_variant("aux_forward"),
         aux_trained=of_variant("aux_trained"), params=params, active=active, trainable=trainable, layers=layers,
-        hidden=hidden, seq=seq, mean_seq=mean_seq, tokens=number["tokens_per_epoch_m"] * 1e6 * number["epochs"],
+        hidden=hidden, seq=seq, mean_seq=mean_seq, tokens=tokens, samples=tokens / a_sample,
+        virtual=of_adapter("virtual") * np.where(
+            np.isnan(number["trainable_params_b"]), 20.0, np.minimum(trainable / hidden, seq)
+        ),
+        adapter_launches=of_adapter("launches"), adapter_passes=of_adapter("passes"),
+        covers=_covers(C["covers"]),
         batch=batch, micro=micro, gpus=gpus, node=node, checkpointing=number["grad_checkpointing"], packing=packing,
         generated=generated, aux=aux, weight_bits=bits, narrow=narrow, optimizer_bytes=state[optimizer_codes],
         tp=plan["tp"], pp=plan["pp"], cp=plan["cp"], ep=np.maximum(plan["ep"], 1.0), vp=plan["vp"], dp=dp,
         zero=plan["zero"], offload=of_layout("offload") > 0,
         arch=np.array([sheets.ARCHS.index(g.arch) for g, _ in found])[gpu_codes], peak=peak * 1e12, reach=reach,
         memory=memory, hbm=hbm * 1e9, link=of_gpu("link_gb_s") * 1e9, net=of_gpu("net_gb_s") * 1e9,
-        known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
+        part=of_gpu("part"), known_gpu=known_gpu, assumed_layout=plan["assumed"] > 0,
+        assumed_length=np.isnan(number["mean_seq_len"]) & ((packing < 0.5) | (rl & np.isnan(number["rollout_tokens"]))),
     )  # fmt: skip
 
 
@@ -375,6 +444,19 @@ def codes_to_variants(codes: np.ndarray, names: list[str]) -> np.ndarray:
     return np.array([variants.NAMES.index(name) for name in names] or [0])[codes]
 
 
+def usual_length(seq: np.ndarray, fill: np.ndarray) -> np.ndarray:
+    """Return the usual mean length of samples (tokens) whose longest is known.
+
+    A share ``fill`` of short limits; of long ones less and less, since a limit is chosen for the rare long sample.
+    """
+    return np.asarray(np.where(fill < 1.0, np.minimum(fill * seq, USUAL_LONG * np.sqrt(seq)), seq))
+
+
+def _covers(column: np.ndarray) -> np.ndarray:
+    codes, names = _texts(column)
+    return np.array([COVERS.index(name) for name in names] or [0])[codes]
+
+
 def _lengths(
     seq: np.ndarray,
     packing: np.ndarray,
@@ -382,15 +464,14 @@ def _lengths(
     rollout: np.ndarray,
     fill: np.ndarray,
     share: np.ndarray,
+    said_mean: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the generated tokens of a mean sequence and the mean tokens of a sequence."""
-    mean = np.where(rl, seq * fill, np.where(packing > 0.5, seq, seq * fill))
+    """Return the generated tokens of a mean sequence and the mean tokens of a sequence of a batch."""
     samples = np.maximum(1.0, np.ceil(rollout / np.maximum(seq, 1.0)))
     said = np.minimum(rollout / samples, seq)
-    mean = np.where(
-        rl & np.isfinite(said) & (said > 0), np.minimum(seq, said / np.maximum(share, 0.05)), mean
-    )
-    generated = np.where(
-        rl, np.where(np.isfinite(said) & (said > 0), np.minimum(said, mean), mean * share), 0.0
-    )
+    spoken = rl & (said > 0)
+    mean = np.where(rl | (packing < 0.5), usual_length(seq, fill), seq)
+    mean = np.where(spoken, np.minimum(seq, said / np.maximum(share, 0.05)), mean)
+    mean = np.where(np.isfinite(said_mean) & (rl | (packing < 0.5)), np.minimum(said_mean, seq), mean)
+    generated = np.where(rl, np.where(spoken, np.minimum(said, mean), mean * share), 0.0)
     return generated, np.maximum(mean, 1.0)

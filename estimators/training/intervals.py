@@ -1,56 +1,50 @@
-"""Bands: conformal in log space, asymmetric, scaled by what is not known of a run.
+"""Bands: what a new site's runs differ from the physics by, as a heavy-tailed distribution of log error.
 
-A row's band is its scale times quantiles of scaled residuals. The prior's scale grows with what a request leaves unsaid
-and with what the physics knows least (mixtures of experts, adapters, generation, many nodes); its quantiles come from
-sources that calibration had left out. History replaces both, in the measure in which it has seen rows like this one.
+The unit of chance is the source (a site, a software stack), not the row: a row's log error is its source's offset plus
+what it differs from the others of its source by. Without history the band of a run is the predictive distribution of a
+row of a source never seen: Student's t with few degrees of freedom, scaled by what a request leaves unsaid and by what
+the physics knows least. The scale is fitted on predictions that had not seen the source, each source with one vote.
+History narrows it in the measure in which it has seen rows like this one.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from tidegrid.estimators.conformal import ConformalQuantiles
 from tidegrid.estimators.gpus import ARCHS
-from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.features import Runs
 
-GRID = np.concatenate([[0.001, 0.005, 0.01, 0.025], np.linspace(0.05, 0.95, 19), [0.975, 0.99, 0.995, 0.999]])
-"""Levels at which quantile functions are kept."""
+FREEDOM = 5.0
+"""Degrees of freedom of Student's t: about twenty sources do not tell a light tail from a heavy one."""
 
-BASE_SCALE = 0.22
-"""Scale of the prior's log residual for a run that says everything about itself."""
+BASE_SCALE = 0.30
+"""Scale of the log error for a run that says everything about itself, before any source is seen."""
 
 SCALE_TERMS: Mapping[str, float] = {
-    "unsaid": 0.15, "experts": 0.3, "adapters": 0.2, "generation": 0.3, "nodes": 0.15, "narrow": 0.1, "unpacked": 0.4,
-    "unknown_gpu": 0.7, "long": 0.2,
+    "unsaid": 0.05, "experts": 0.25, "generation": 0.4, "length": 0.4, "long": 0.3, "unknown_gpu": 0.6,
 }  # fmt: skip
-"""What widens the prior's band, as starting coefficients of the log scale."""
+"""What widens the prior's band, as starting coefficients of the log scale: recomputation and layout not said, mixtures
+of experts, generated text, samples of unknown length, sequences over 16384 tokens, a GPU without a data sheet."""
+
+SHRINK = 0.15
+"""Standard deviation of a coefficient around its start: few sources show each of them."""
+
+NOVEL = (1.5, 1.25, 1.0)
+"""How much wider a band is on an architecture that none, one, or more sources have calibrated."""
+
+PRIOR_SOURCES = 8.0
+"""Sources that the fitted scale counts for against the coverage of single sources."""
 
 HALF = 20.0
 """Residuals at which a pool's own quantiles weigh as much as what they are shrunk towards."""
 
-ALIKE = 4.0
-"""Sources at which half of their common bias is believed."""
-
-NOVEL = (1.6, 1.3, 1.0)
-"""How much wider a band is on an architecture that none, one, or more sources have calibrated."""
-
-NESTED = 0.92
-"""What the leave-source-out band is narrowed by: a source left out of it is predicted from one source fewer than the
-next one will be, and without the site's offset. Measured by leaving sources out twice (benchmarks/
-training_timings.py)."""
-
-ENOUGH_ROWS, ENOUGH_SOURCES = 60, 4
-"""What a variant needs for a band of its own; below, it shares its family's."""
-
 
 def scale_inputs(r: Runs) -> np.ndarray:
     """Return the inputs of the scale model, shape (rows, len(SCALE_TERMS))."""
-    unsaid = np.isnan(r.checkpointing).astype(float) + r.assumed_layout + np.isnan(r.narrow)
-    return np.column_stack([
-        unsaid, r.moe, r.lora, r.rl, r.gpus > r.node, np.nan_to_num(r.narrow, nan=0.0) > 0, r.packing < 0.5,
-        ~r.known_gpu, r.seq > 16384,
-    ]).astype(float)  # fmt: skip
+    unsaid = np.isnan(r.checkpointing).astype(float) + r.assumed_layout
+    return np.column_stack([unsaid, r.moe, r.rl, r.assumed_length, r.seq > 16384, ~r.known_gpu]).astype(float)
 
 
 def novelty(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
@@ -65,127 +59,65 @@ def novelty(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
 
 
 def prior_scale(r: Runs, scale: Mapping[str, float]) -> np.ndarray:
-    """Return the prior's scale for each row, in log hours."""
+    """Return the scale of each row's log error at a site never seen."""
     coefficient = np.array([scale.get(name, start) for name, start in SCALE_TERMS.items()])
-    return np.asarray(
-        scale.get("base", BASE_SCALE) * np.exp(scale_inputs(r) @ coefficient) * novelty(r, scale)
-    )
+    base = scale.get("base", BASE_SCALE)
+    return np.asarray(base * np.exp(scale_inputs(r) @ coefficient) * novelty(r, scale))
 
 
-def weighted_quantiles(
-    values: np.ndarray, weight: np.ndarray, levels: Sequence[float] | np.ndarray
-) -> np.ndarray:
-    """Return weighted quantiles, interpolated between the mid-points of the weights; shape (levels,)."""
-    order = np.argsort(values, kind="stable")
-    v, w = values[order], weight[order]
-    at = (np.cumsum(w) - 0.5 * w) / w.sum()
-    return np.interp(np.asarray(levels, dtype=float), at, v)
+def standard_quantiles(levels: Sequence[float]) -> np.ndarray:
+    """Return the quantiles of the scaled log error, shape (levels,)."""
+    return np.array(_student(tuple(levels)))
 
 
-def fit_prior_bands(
-    r: Runs, residual: np.ndarray, weight: np.ndarray, group: np.ndarray, novel: np.ndarray
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Fit the scale model and the quantiles of scaled residuals on left-out sources.
+@lru_cache(maxsize=256)
+def _student(levels: tuple[float, ...]) -> tuple[float, ...]:
+    from scipy.special import stdtrit
+
+    return tuple(float(q) for q in stdtrit(FREEDOM, np.asarray(levels, dtype=float)))
+
+
+def fit_scale(r: Runs, residual: np.ndarray, group: np.ndarray, novel: np.ndarray) -> dict[str, float]:
+    """Fit the scale on left-out sources, each with one vote.
+
+    The likelihood is Student's t, a row of a source of n rows counting 1/n. Then the scale is moved towards what covers
+    80 % with each source counted once: a likelihood is a statement about the whole curve, a band about two points.
 
     Parameters
     ----------
     r
         The runs.
     residual
-        Log actual over predicted, each row from constants that never saw its source.
-    weight, group
-        Weight and source of each row.
+        Log actual over predicted, each row from constants that never saw its source, shape (rows,).
+    group
+        The source of each row.
     novel
         How novel each row's architecture was to the constants that predicted it (:func:`novelty`).
 
     Returns
     -------
-    tuple of (dict, dict)
-        Coefficients of the log scale (with ``base``), and quantiles at :data:`GRID` by family.
+    dict
+        ``base`` and the coefficients of :data:`SCALE_TERMS`.
     """
     from scipy.optimize import minimize
 
     inputs, residual = scale_inputs(r), residual / novel
     start = np.array(list(SCALE_TERMS.values()))
-    w = weight / weight.sum() * len(np.unique(group)) * 6.0
+    _, code, rows = np.unique(group, return_inverse=True, return_counts=True)
+    vote, sources = 1.0 / rows[code], len(rows)
 
     def loss(x: np.ndarray) -> float:
-        s = np.exp(x[0] + inputs @ x[1:])
-        # Laplace likelihood: the scale is a mean absolute residual, robust against wild rows
-        fit = np.sum(w * (np.abs(residual) / s + np.log(s)))
-        return float(fit + np.sum((x[1:] - start) ** 2) / (2 * 0.25**2))
+        log_scale = x[0] + inputs @ x[1:]
+        tail = (FREEDOM + 1.0) / 2.0 * np.log1p((residual / np.exp(log_scale)) ** 2 / FREEDOM)
+        return float(np.sum(vote * (tail + log_scale)) + np.sum((x[1:] - start) ** 2) / (2 * SHRINK**2))
 
     x = minimize(loss, np.concatenate([[np.log(BASE_SCALE)], start]), method="L-BFGS-B").x
-    scale = {"base": float(np.exp(x[0])), **dict(zip(SCALE_TERMS, (float(v) for v in x[1:]), strict=True))}
-    scaled = residual / prior_scale(r, scale)
-    bands: dict[str, list[float]] = {}
-    for family, rows in _families(r, group).items():
-        count = len(np.unique(group[rows]))
-        if count < ENOUGH_SOURCES:
-            # so few sources say little about the next one: all rows' quantiles, as wide as their number makes them
-            q = _with_tails(scaled, weight, 0) * _few(count)
-        else:
-            q = _with_tails(scaled[rows], weight[rows], count)
-        bands[family] = [float(v) for v in q]
-    return scale, bands
-
-
-def _few(sources: int) -> float:
-    """Return how much wider a band is that rests on this many sources: Student's quantile over the normal's at 90 %."""
-    from scipy.stats import norm, t
-
-    return float(np.sqrt(1.0 + 1.0 / sources) * t.ppf(0.9, sources + 2) / norm.ppf(0.9))
-
-
-def _families(r: Runs, group: np.ndarray) -> dict[str, np.ndarray]:
-    out = {"all": np.ones(len(group), dtype=bool)}
-    if r.rl.any():
-        out["rl"] = r.rl
-    if (~r.rl).any():
-        out["supervised"] = ~r.rl
-    for index, name in enumerate(variants.NAMES):
-        rows = r.variant == index
-        if rows.sum() >= ENOUGH_ROWS and len(np.unique(group[rows])) >= ENOUGH_SOURCES:
-            out[name] = rows
-    return out
-
-
-def _with_tails(values: np.ndarray, weight: np.ndarray, sources: int) -> np.ndarray:
-    """Return quantiles at GRID whose outermost parts follow Laplace tails rather than the extreme residual."""
-    q = weighted_quantiles(values, weight, GRID)
-    low, high = np.interp([0.1, 0.9], GRID, q)
-    middle = float(np.interp(0.5, GRID, q))
-    rate_low, rate_high = (middle - low) / np.log(5.0), (high - middle) / np.log(5.0)
-    with np.errstate(divide="ignore"):
-        tail_low = middle + rate_low * np.log(2.0 * np.minimum(GRID, 0.5))
-        tail_high = middle - rate_high * np.log(2.0 * np.minimum(1.0 - GRID, 0.5))
-    # what left-out sources have in common is a property of the next one only as far as there are many of them
-    q = q - middle * ALIKE / (sources + ALIKE) * (1.0 - np.abs(2.0 * GRID - 1.0))
-    q = np.where(GRID < 0.05, np.minimum(q, tail_low), np.where(GRID > 0.95, np.maximum(q, tail_high), q))
-    return NESTED * np.maximum.accumulate(q)
-
-
-def family_of(r: Runs, bands: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return for each row whose quantiles it uses: its variant's, else its family's, else all rows'."""
-    names = [
-        name if name in bands else ("rl" if variants.BY_NAME[name].rl else "supervised")
-        for name in variants.NAMES
-    ]
-    names = [name if name in bands else "all" for name in names]
-    return [names[i] for i in r.variant]
-
-
-def prior_quantiles(r: Runs, bands: Mapping[str, Sequence[float]], levels: Sequence[float]) -> np.ndarray:
-    """Return the scaled quantiles of each row's family, shape (rows, levels)."""
-    from scipy.stats import laplace
-
-    table: dict[str, np.ndarray] = {}
-    for family in set(family_of(r, bands)):
-        q = bands.get(family)
-        values = np.asarray(q, dtype=float) if q is not None else laplace.ppf(GRID)
-        table[family] = np.interp(np.asarray(levels, dtype=float), GRID, values)
-    rows = family_of(r, bands)
-    return np.array([table[name] for name in rows]).reshape(len(rows), len(levels))
+    size = np.abs(residual) / np.exp(x[0] + inputs @ x[1:])
+    order = np.argsort(size, kind="stable")
+    at = np.searchsorted(np.cumsum(vote[order]), 0.8 * (sources + 1.0))
+    covering = size[order][min(at, len(size) - 1)] / standard_quantiles([0.9])[0]
+    base = np.exp(x[0]) * covering ** (sources / (sources + PRIOR_SOURCES))
+    return {"base": float(base), **dict(zip(SCALE_TERMS, (float(v) for v in x[1:]), strict=True))}
 
 
 class Pool:
@@ -206,10 +138,8 @@ class Pool:
         return ConformalQuantiles(self.residuals).calibrated(levels)
 
     def quantiles(self, levels: Sequence[float]) -> np.ndarray:
-        """Return the conformal quantiles of all rows, joined by a Laplace distribution's while residuals are few."""
-        from scipy.stats import laplace
-
-        return self._shrunk(self.residuals, np.asarray(laplace.ppf(np.asarray(levels, dtype=float))), levels)
+        """Return the conformal quantiles of all rows, joined by Student's t while residuals are few."""
+        return self._shrunk(self.residuals, standard_quantiles(levels), levels)
 
     def by_stack(self, stack: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         """Return each row's quantiles: its stack's where that has residuals enough, else all rows'; (rows, levels)."""

@@ -91,14 +91,19 @@ def needed(r: Runs) -> Memory:
 def feasible(r: Runs) -> tuple[np.ndarray, list[str]]:
     """Return whether each run fits, and why not (empty where it does).
 
-    A GPU type without a data sheet is not refused: nobody knows its memory.
+    A GPU type without a data sheet is not refused: nobody knows its memory. Slices of a GPU do not work together
+    (NVIDIA MIG user guide: no peer-to-peer between instances).
     """
     m = needed(r)
-    fits = (m.total <= USABLE * m.available) | ~r.known_gpu
+    apart = (r.part < 1.0) & (r.gpus > 1)
+    fits = ((m.total <= USABLE * m.available) | ~r.known_gpu) & ~apart
     reasons = []
     for i, ok in enumerate(fits):
         if ok:
             reasons.append("")
+            continue
+        if apart[i]:
+            reasons.append(f"slices of a GPU do not work together, it asks for {r.gpus[i]:.0f}")
             continue
         parts = {
             "weights": m.weights[i], "gradients": m.gradients[i], "optimizer": m.optimizer[i],

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tidegrid.estimators.training.features import Runs
+from tidegrid.estimators.training.physics import Terms
+
 MEMORY = 384
 """Rows the process keeps: the latest of each stack in turn; more would slow prediction without moving it."""
 
@@ -23,8 +26,11 @@ SITE, STACK, USER, NAME = 0.15, 0.22, 0.10, 0.20
 LOCAL, GLOBAL, LENGTH = 0.30, 0.08, 2.0
 """Standard deviations of the smooth functions inside and across stacks, and their length in scaled features."""
 
-NOISES = (0.02, 0.04, 0.08, 0.15, 0.3, 0.6)
+NOISES = (0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
 """Noise levels (log hours) among which the rows choose by their leave-one-out likelihood."""
+
+NEWTON = 8
+"""Steps to the mode of the posterior where there are lower bounds."""
 
 QUIET = 2.0
 """Rows of loudness 1 that the rows like a request must outweigh."""
@@ -34,6 +40,26 @@ NORMAL_MAD = 0.8
 
 SHRINK = 4.0
 """Rows that a key's own mean must outweigh."""
+
+
+def scaled(r: Runs, t: Terms) -> np.ndarray:
+    """Return scaled features of the runs, shape (rows, features): one unit is a difference that matters.
+
+    They are ratios and sizes, never the amount of work: more tokens can only take longer, because the prior grows with
+    them and nothing learned reads them.
+    """
+
+    def log(values: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(values, 1e-12))
+
+    count = np.maximum(1.0, r.batch / (r.dp * r.micro))
+    return np.column_stack([
+        log(r.params) / 1.5, log(r.active / r.params) / 0.7, log(r.micro * r.mean_seq / r.cp) / 1.2, log(r.seq) / 1.2,
+        log(r.gpus) / 1.5, log(r.tp) / 0.7, log(r.pp) / 0.8, log(count) / 1.2, r.zero >= 3, r.lora, r.qlora,
+        np.nan_to_num(r.checkpointing, nan=0.4), r.narrow * 0.7, log(r.peak) / 0.6, r.packing,
+        r.rl * 2.0, r.dpo, log(t.launch_ratio) / 1.5, log(r.hidden) / 0.6,
+        log(r.layers) / 0.6, log(r.ep), (r.weight_bits < 16) * 0.5, log(r.mean_seq / r.seq),
+    ]).astype(float)  # fmt: skip
 
 
 def matern(a: np.ndarray, b: np.ndarray, length: float = LENGTH) -> np.ndarray:
@@ -90,10 +116,12 @@ class SiteModel:
         Scaled features of the rows kept.
     keys
         Their keys.
-    z : ndarray of shape (memory,)
-        Their log(actual / prior), after the learned residual.
+    y : ndarray of shape (memory,)
+        Their log(actual / prior), or a lower bound of it.
+    seen : ndarray of bool, shape (memory,)
+        Whether they finished; False for a lower bound.
     extra : ndarray of shape (memory,)
-        Factors on their noise: above 1 for outliers and imputed lower bounds.
+        Factors on their noise: above 1 for outliers.
     noise
         The noise's standard deviation.
     means
@@ -102,7 +130,8 @@ class SiteModel:
 
     x: np.ndarray
     keys: Keys
-    z: np.ndarray
+    y: np.ndarray
+    seen: np.ndarray
     extra: np.ndarray
     noise: float = 0.15
     means: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -110,15 +139,37 @@ class SiteModel:
     def __post_init__(self) -> None:
         self._stack, self._user = _Coded(self.keys.stack, empty=True), _Coded(self.keys.user, empty=False)
         self._name = _Coded(self.keys.name, empty=False)
-        rows = len(self.z)
+        rows = len(self.y)
         k = self._kernel(*self._nearness(self.x, self.keys), self.keys)
-        k[np.diag_indices(rows)] += (self.noise * self.extra) ** 2
-        self._inverse = np.linalg.inv(k) if rows else k
+        own = self.noise * self.extra
+        bounds = np.flatnonzero(~self.seen)
+        self._target, self._variance = self.y.copy(), own**2
+        self._inverse, self._alpha = k, np.zeros(rows)
+        for step in range(NEWTON + 1 if len(bounds) else 1):
+            if step:
+                self._impute(k @ self._alpha, bounds, own[bounds])
+            noisy = k + np.diag(self._variance)
+            self._inverse = np.linalg.inv(noisy) if rows else k
+            self._alpha = self._inverse @ self._target
         # symmetric up to rounding; the factor gives the posterior's spread by one product
         even = (self._inverse + self._inverse.T) / 2 + 1e-10 * np.eye(rows)
         self._half = np.linalg.cholesky(even) if rows else k
-        self._alpha = self._inverse @ self.z
         self._loud: np.ndarray | None = None
+
+    def _impute(self, mean: np.ndarray, bounds: np.ndarray, own: np.ndarray) -> None:
+        """Let lower bounds stand for normal observations with the slope and curvature of their likelihood.
+
+        The likelihood of "beyond b" is the normal's survival function (Tobin 1958); a step of Newton's method towards
+        the posterior's mode (Rasmussen and Williams 2006, section 3.4) sees each as a value and a variance. A bound far
+        below the prediction gets a variance without end: it says nothing.
+        """
+        from scipy.stats import norm
+
+        b = (self.y[bounds] - mean[bounds]) / own
+        slope = np.exp(norm.logpdf(b) - norm.logsf(b))
+        bend = np.clip(slope * (slope - b), 1e-4, 1.0)
+        self._target[bounds] = mean[bounds] + own * slope / bend
+        self._variance[bounds] = own**2 / bend
 
     def _nearness(self, x: np.ndarray, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
         return matern(x, self.x), self._stack.same(keys.stack)
@@ -143,15 +194,27 @@ class SiteModel:
         return SiteView(self, keys, *self._nearness(x, keys))
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return each kept row's residual and variance (without noise) as if it were not there."""
+        """Return mean and variance (without noise) of each kept row as if it were not there."""
         diagonal = np.diag(self._inverse)
-        variance = np.maximum(1.0 / diagonal - (self.noise * self.extra) ** 2, 1e-6)
-        return self._alpha / diagonal, variance
+        variance = np.maximum(1.0 / diagonal - self._variance, 1e-6)
+        return self._target - self._alpha / diagonal, variance
+
+    def fit_of(self) -> float:
+        """Return the leave-one-out log likelihood of all rows, Student-like: a wild row is one wild row."""
+        from scipy.stats import norm
+
+        mean, variance = self.leave_one_out()
+        residual, total = self.y - mean, variance + (self.noise * self.extra) ** 2
+        known = -(2.5 * np.log1p(residual**2 / (4.0 * total)) + 0.5 * np.log(total))
+        beyond = norm.logsf(residual / np.sqrt(total))
+        return float(np.where(self.seen, known, beyond).sum())
 
     def _loudness(self) -> np.ndarray:
         if self._loud is None:
-            residual, variance = self.leave_one_out()
-            self._loud = np.minimum(np.abs(residual) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
+            mean, variance = self.leave_one_out()
+            self._loud = (
+                np.minimum(np.abs(self.y - mean) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
+            )
         return self._loud
 
     def _left(self, keys: Keys) -> np.ndarray:
@@ -168,7 +231,8 @@ class SiteModel:
         """Return its JSON state and its arrays."""
         state = {"noise": self.noise, "means": {k: [float(n), float(s)] for k, (n, s) in self.means.items()}}
         arrays = {
-            "site.x": self.x, "site.z": self.z, "site.extra": self.extra, "site.stack": self.keys.stack.astype(str),
+            "site.x": self.x, "site.y": self.y, "site.seen": self.seen,
+            "site.extra": self.extra, "site.stack": self.keys.stack.astype(str),
             "site.user": self.keys.user.astype(str), "site.name": self.keys.name.astype(str),
         }  # fmt: skip
         return state, arrays
@@ -181,7 +245,13 @@ class SiteModel:
         )
         means = {k: (float(v[0]), float(v[1])) for k, v in dict(state["means"]).items()}
         return cls(
-            arrays["site.x"], keys, arrays["site.z"], arrays["site.extra"], float(state["noise"]), means
+            arrays["site.x"],
+            keys,
+            arrays["site.y"],
+            arrays["site.seen"].astype(bool),
+            arrays["site.extra"],
+            float(state["noise"]),
+            means,
         )
 
 
@@ -198,21 +268,9 @@ class SiteView:
         Correlations with the kept rows, and whether the stacks are the same.
     """
 
-    def __init__(
-        self,
-        site: SiteModel,
-        keys: Keys,
-        near: np.ndarray,
-        stack: np.ndarray,
-        cross: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, site: SiteModel, keys: Keys, near: np.ndarray, stack: np.ndarray) -> None:
         self.site, self.keys, self._near, self._stack = site, keys, near, stack
-        self._cross = site._kernel(near, stack, keys) if cross is None else cross
-
-    def first(self, rows: int) -> "SiteView":
-        """Return the view of the first rows."""
-        keys = self.keys[np.arange(rows)]
-        return SiteView(self.site, keys, self._near[:rows], self._stack[:rows], self._cross[:rows])
+        self._cross = site._kernel(near, stack, keys)
 
     def mean(self) -> np.ndarray:
         """Return the mean of log(actual / prior), shape (rows,)."""
@@ -229,7 +287,7 @@ class SiteView:
         The mean absolute scaled residual of kept rows of the stack, those near counting most, shrunk towards 1 by
         :data:`QUIET` rows. ``left_out`` leaves each kept row out of its own mean (the rows are the kept ones then).
         """
-        weight = self._stack * (0.15 + self._near)
+        weight = self._stack * (0.15 + self._near) * self.site.seen
         if left_out:
             np.fill_diagonal(weight, 0.0)
         return np.asarray((weight @ self.site._loudness() + QUIET) / (weight.sum(axis=1) + QUIET))
@@ -264,20 +322,21 @@ def keep_latest(keys: Keys, order: np.ndarray, memory: int = MEMORY) -> np.ndarr
     return np.sort(latest[np.lexsort((-order[latest], turn))[:memory]])
 
 
-def fit_site(x: np.ndarray, keys: Keys, z: np.ndarray, extra: np.ndarray) -> SiteModel:
+def fit_site(
+    x: np.ndarray,
+    keys: Keys,
+    y: np.ndarray,
+    seen: np.ndarray,
+    extra: np.ndarray,
+    means: dict[str, tuple[float, float]],
+) -> SiteModel:
     """Fit the process on kept rows: the noise by leave-one-out likelihood, outliers with more of it."""
-    if len(z) == 0:
-        return SiteModel(x, keys, z, extra)
-    best, score = None, -np.inf
-    for noise in NOISES:
-        model = SiteModel(x, keys, z, extra, noise)
-        residual, variance = model.leave_one_out()
-        total = variance + (noise * extra) ** 2
-        # Student-like: a wild row is one wild row, not a reason to distrust all of them
-        likelihood = -np.sum(2.5 * np.log1p(residual**2 / (4.0 * total)) + 0.5 * np.log(total))
-        if likelihood > score:
-            best, score = model, likelihood
-    assert best is not None
-    residual, variance = best.leave_one_out()
-    wild = np.abs(residual) / np.sqrt(variance + (best.noise * extra) ** 2)
-    return SiteModel(x, keys, z, extra * np.maximum(1.0, wild / 2.0), best.noise)
+    models = [SiteModel(x, keys, y, seen, extra, noise, means) for noise in NOISES if len(y)]
+    if not models:
+        return SiteModel(x, keys, y, seen, extra, means=means)
+    best = max(models, key=SiteModel.fit_of)
+    mean, variance = best.leave_one_out()
+    wild = np.abs(y - mean) / np.sqrt(variance + (best.noise * extra) ** 2)
+    return SiteModel(
+        x, keys, y, seen, extra * np.where(seen, np.maximum(1.0, wild / 2.0), 1.0), best.noise, means
+    )

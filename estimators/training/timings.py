@@ -13,7 +13,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.gpus import find
-from tidegrid.estimators.training.features import shape_of
+from tidegrid.estimators.training.features import shape_of, usual_length
 
 COLUMNS = (
     "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus",
@@ -32,6 +32,9 @@ TEXTS = (
     "grad_ckpt",
     "notes",
 )
+
+EFFECTIVE = 8.0
+"""Independent measurements that a source counts for at most: every source has about one vote."""
 
 REFUSED = ("SUSPECT", "DEGENERATE", "LOWER BOUND", "OOM", "FAILED", "FEASIBILITY ONLY")
 """Flags in ``notes`` of rows that are no usable measurement; LOWER BOUND rows are kept as censored."""
@@ -108,7 +111,7 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
 
     out = pd.DataFrame(index=d.index)
     strategy = text["strategy"].str.lower()
-    lora = strategy.str.contains("lora|peft|adapter")
+    lora = strategy.str.contains("lora|peft|adapter") & ~notes.str.contains(r"table 'Tuners': full")
     technique = text["technique"].str.lower().str.strip().map(TECHNIQUES).fillna("sft")
     out["variant"] = np.where(lora, "lora_", "full_") + technique
     out["gpu_type"] = text["gpu_type"]
@@ -122,19 +125,14 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     out["trainable_params_b"] = _number(notes.str.replace(",", ""), r"trainable (\d{3,})") / 1e9
     out["num_layers"] = _number(text["model"], r"\(L(\d+)").fillna(_number(notes, r"N?LAYERS?=(\d+)"))
     out["hidden_size"] = _number(text["model"], r" h(\d+)\)").fillna(_number(notes, r"NHIDDEN=(\d+)"))
-    stated = _number(notes, r"; ([\d.]+) tokens per sample")
-    packing = notes.str.extract(r"packing=(True|False)")[0].map({"True": 1.0, "False": 0.0})
-    packing = packing.where(~notes.str.contains("padding-free|multipack|padding_free=True", regex=True), 1.0)
-    length = number("seq_len")
-    # a stated mean length of unpacked samples: the longest is about twice as long
-    short = stated.notna() & length.isna()
-    packing = packing.where(~short | (packing == 1.0), 0.0).fillna(1.0)
-    length = length.fillna(stated * np.where(packing > 0.5, 1.0, 2.0))
+    out["adapter"] = notes.str.extract(r"\bmethod ([A-Za-z_0-9]+)")[0].fillna("").where(lora, "")
     gpus = number("gpus").fillna(number("gpu_hours") / number("duration_h")).round().clip(lower=1).fillna(1.0)
     nodes = number("nodes")
-    batch, rl = number("global_batch"), technique.isin(["rlhf", "rlvr"])
-    mean = _number(notes, r"avg seq ([\d.]+)")
-    out["seq_len"] = length
+    rl = technique.isin(["rlhf", "rlvr"])
+    batch = number("global_batch")
+    total, samples = _totals(d["tokens_or_samples_total"], notes, batch, number("micro_batch") * gpus)
+    length, mean, packing = _sample_lengths(number("seq_len"), notes, total, samples, rl)
+    out["seq_len"], out["mean_seq_len"] = length, mean
     out["epochs"] = 1.0
     out["global_batch"], out["micro_batch"] = batch, number("micro_batch")
     out["gpus"] = gpus
@@ -154,21 +152,30 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     out["group"] = source_group(text["source"])
 
     speed, hours = number("tokens_per_s_per_gpu"), number("duration_h").fillna(number("gpu_hours") / gpus)
-    usual = length.fillna(2048.0) * np.where(packing > 0.5, 1.0, 0.5)
-    total = _total_tokens(d["tokens_or_samples_total"], speed, hours * 3600.0 * gpus, usual)
-    timed = hours.notna() & total.notna()
+    full = length.fillna(2048.0)
+    typical = usual_length(full.to_numpy(), np.where(technique == "rlhf", 1.0, 0.3))
+    usual = mean.fillna(pd.Series(np.where(packing.eq(0.0) | rl, typical, full), index=d.index))
+    total = _tokens(total, samples, speed, hours * 3600.0 * gpus, usual)
+    counted = total.isna() & samples.notna()
+    timed = hours.notna() & (total.notna() | counted)
     # where a row has no total, its throughput is told on a hundred steps
-    nominal = batch.fillna(64.0) * usual * 100.0
-    out["tokens"] = total.where(timed, nominal)
-    out["tokens_per_epoch_m"] = out["tokens"] / 1e6
+    nominal = np.where(counted, samples * usual, batch.fillna(64.0) * usual * 100.0)
+    out["tokens"] = total.where(timed, pd.Series(nominal, index=d.index)).fillna(
+        pd.Series(nominal, index=d.index)
+    )
+    out["samples_per_epoch"] = samples.where(timed & counted)
+    out["tokens_per_epoch_m"] = (out["tokens"] / 1e6).where(out["samples_per_epoch"].isna())
     out["unit"] = np.where(timed, "s", np.where(speed.notna(), "tokens/s/GPU", ""))
     out["actual"] = np.where(timed, hours * 3600.0, speed)
     out["hours"] = np.where(timed, hours, out["tokens"] / (speed * gpus) / 3600.0)
+    # a duration is of the loop with its evaluations, unless it was summed from steps; a throughput is of steps
+    summed = notes.str.contains(r"\bsum of step|ONE (?:\w+ )?STEP|evals excluded", regex=True)
+    out["covers"] = np.where(timed & ~summed, "run", "steps")
     out["memory_gib"] = number("peak_mem_gib")
     flag = pd.Series("", index=d.index)
     for word in REFUSED:
         flag = flag.where(~(notes.str.contains(rf"\b{word}\b") & (flag == "")), word)
-    _derive(out, text, notes, hours, whole, gpus, d["tokens_or_samples_total"], d["mfu"])
+    _derive(out, text, notes, whole, gpus, d["mfu"])
     flag = flag.where(~((flag == "") & (out["derived"] != "")), out["derived"])
     flag = flag.where(~((flag == "") & (out["unit"] == "")), "no duration or throughput with its tokens")
     flag = flag.where(~((flag == "") & whole.isna()), "no model size")
@@ -179,8 +186,8 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     guessed = notes.str.contains(
         r"\bextrapolated\b|\bEXTRAPOLATED\b|\bapproximate\b|\btokens assumed\b", regex=True
     )
-    # a study of a thousand rows counts as about a hundred: rows of one source are not independent
-    out["weight"] = np.where(guessed | (out["derived"] != ""), 0.5, 1.0) / np.sqrt(np.maximum(rows, 1.0))
+    # rows of one source are not independent: however many, they count as a handful
+    out["weight"] = np.where(guessed | (out["derived"] != ""), 0.5, 1.0) * np.minimum(1.0, EFFECTIVE / rows)
     return out
 
 
@@ -188,26 +195,17 @@ def _derive(
     out: pd.DataFrame,
     text: dict[str, pd.Series],
     notes: pd.Series,
-    hours: pd.Series,
     whole: pd.Series,
     gpus: pd.Series,
-    total: pd.Series,
     mfu_text: pd.Series,
 ) -> None:
     """Fill in what ``notes`` say where the columns measure nothing: these rows calibrate, and are not scored.
 
-    ``derived`` says from what: samples a second and a mean length, TFLOP/s a GPU, MFU, or a time for so many
-    iterations of samples that are known to be short (an eighth of the longest is assumed).
+    ``derived`` says from what: TFLOP/s a GPU, or MFU.
     """
     out["derived"] = ""
     silent = (out["unit"] == "") & whole.notna()
-    samples = _number(notes, r"Training Speed \(samples/s\)=([\d.]+)")
-    mean = _number(notes, r"([\d.]+) tokens/sample mean before truncation")
     length = out["seq_len"].fillna(8192.0)
-    # lengths spread about exponentially: truncation at s leaves mean · (1 - exp(-s / mean))
-    kept = mean * (1.0 - np.exp(-length / mean))
-    rows = silent & samples.notna() & mean.notna() & ~text["model"].str.contains(r"\(\d\*", regex=True)
-    _put(out, rows, "derived from samples/s", samples * kept / gpus, kept)
     tflops = _number(notes, r"model TFLOPs/GPU ([\d.]+) \(attention counted\)")
     n = out["active_params_b"].fillna(whole) * 1e9
     layers, hidden = shape_of(n.fillna(1e9).to_numpy(), n.fillna(1e9).to_numpy())
@@ -217,12 +215,6 @@ def _derive(
     peaks = {name: find(name)[0].tflops for name in text["gpu_type"].unique()}
     speed = mfu * text["gpu_type"].map(peaks).astype(float) * 1e12 / flops
     _put(out, (out["unit"] == "") & whole.notna() & mfu.between(0.01, 1.0), "derived from MFU", speed, length)
-    count = _number(total.astype(str), r"^(\d+) iterations")
-    short = notes.str.contains("far shorter", regex=False)
-    tokens = count * out["micro_batch"] * gpus * length / 8.0
-    rows = (out["unit"] == "") & whole.notna() & count.notna() & hours.notna() & short
-    _put(out, rows, "derived from iterations", tokens / (hours * 3600.0) / gpus, length / 4.0)
-    out.loc[rows, "packing"] = 0.0
 
 
 def _put(out: pd.DataFrame, rows: pd.Series, what: str, speed: pd.Series, length: pd.Series) -> None:
@@ -236,24 +228,66 @@ def _put(out: pd.DataFrame, rows: pd.Series, what: str, speed: pd.Series, length
 _SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
-def _total_tokens(total: pd.Series, speed: pd.Series, gpu_seconds: pd.Series, usual: pd.Series) -> pd.Series:
+def _totals(
+    total: pd.Series, notes: pd.Series, batch: pd.Series, pass_samples: pd.Series
+) -> tuple[pd.Series, pd.Series]:
+    """Return the bare total of each row (tokens, perhaps samples), and the samples where they are told as such.
+
+    ``"87543 samples"``; ``"1000 iterations"`` (of one pass on every GPU); ``"1000 steps"`` (of a global batch);
+    ``"400 steps x 512 prompts x 16"``. Samples are also the steps that ``notes`` tell, times the global batch.
+    """
+    text = total.astype(object).where(total.notna(), "").astype(str).str.replace(",", "").str.strip()
+    parts = text.str.extract(r"(?i)^([\d.]+(?:e\+?\d+)?)\s*([kmbt]?)\s*(?:tokens)?$")
+    bare = pd.to_numeric(parts[0], errors="coerce") * parts[1].str.lower().map(_SUFFIX)
+    samples = _number(text, r"(?i)^([\d.]+) samples")
+    samples = samples.fillna(_number(text, r"(?i)^([\d.]+) iterations") * pass_samples)
+    steps = _number(text, r"(?i)^([\d.]+) steps").fillna(_number(notes, r"(?<![\w.-])(\d{2,}) steps\b"))
+    rollouts = (
+        text.str.extract(r"^(\d+) steps x (\d+) prompts x (\d+)").astype(float).prod(axis=1, skipna=False)
+    )
+    samples = samples.fillna(rollouts).fillna(steps * batch)
+    return bare.where(np.isfinite(bare) & (bare > 0)), samples.where(np.isfinite(samples) & (samples > 0))
+
+
+def _sample_lengths(
+    length: pd.Series, notes: pd.Series, total: pd.Series, samples: pd.Series, rl: pd.Series
+) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Return the longest and the mean length of a sample (NaN: not known), and whether samples are packed."""
+    packing = notes.str.extract(r"packing=(True|False)")[0].map({"True": 1.0, "False": 0.0})
+    packing = packing.where(~notes.str.contains("padding-free|multipack|padding_free=True", regex=True), 1.0)
+    limits = (
+        notes.str.extract(r"prompt (\d+),? resp(?:onse)? (?:up to )?(\d+)")
+        .astype(float)
+        .sum(axis=1, skipna=False)
+    )
+    length = length.fillna(limits)
+    stated = _number(notes, r"avg seq ([\d.]+)").fillna(_number(notes, r"; ([\d.]+) tokens per sample"))
+    # tokens and samples together tell the mean; the tokens of a padded count are all as long as the longest
+    mean = stated.fillna((total / samples).where((total / samples).between(8, length.fillna(np.inf) * 1.01)))
+    short = mean < 0.9 * length.fillna(mean * 2.0)
+    packing = packing.fillna(pd.Series(np.where(short & ~rl, 0.0, np.nan), index=length.index))
+    # only a mean is known of unpacked samples: the longest is about twice as long
+    length = length.fillna(mean * np.where(packing.eq(0.0) | rl, 2.0, 1.0))
+    return length, mean.where(packing.ne(1.0) & (mean < 0.97 * length)), packing
+
+
+def _tokens(
+    bare: pd.Series, samples: pd.Series, speed: pd.Series, gpu_seconds: pd.Series, usual: pd.Series
+) -> pd.Series:
     """Return the tokens of each run; NaN where the total says something else.
 
     A bare number is tokens, unless the throughput, or the sheer slowness that it would mean (below 10 tokens a second
     and GPU), says that it counts samples.
     """
-    text = total.astype(object).where(total.notna(), "").astype(str).str.replace(",", "").str.strip()
-    parts = text.str.extract(r"(?i)^([\d.]+(?:e\+?\d+)?)\s*([kmbt]?)\s*(?:tokens)?$")
-    tokens = pd.to_numeric(parts[0], errors="coerce") * parts[1].str.lower().map(_SUFFIX)
-    tokens = tokens.where(np.isfinite(tokens) & (tokens > 0))
-    implied = tokens / gpu_seconds
-    samples = ((speed / implied / usual).between(0.3, 3.0) & (speed / implied > 20)) | (
+    implied = bare / gpu_seconds
+    counts = ((speed / implied / usual).between(0.3, 3.0) & (speed / implied > 20)) | (
         speed.isna() & (implied < 10)
     )
-    tokens = tokens.where(~samples, tokens * usual)
+    tokens = bare.where(~counts, bare * usual)
+    # a throughput and a time tell the tokens of samples
+    tokens = tokens.fillna((speed * gpu_seconds).where(samples.notna()))
     # a total that disagrees with the throughput threefold counts something else: the throughput is the measure
-    agrees = speed.isna() | gpu_seconds.isna() | (tokens / gpu_seconds / speed).between(1 / 3, 3)
-    return tokens.where(agrees)
+    return tokens.where(speed.isna() | gpu_seconds.isna() | (tokens / gpu_seconds / speed).between(1 / 3, 3))
 
 
 def _sizes(params: pd.Series, model: pd.Series, notes: pd.Series) -> tuple[pd.Series, pd.Series]:

@@ -13,6 +13,7 @@ Kaplan et al. 2020, arXiv:2001.08361, section 2.1):
   then trains the actor; the verifier runs on CPUs.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -43,7 +44,7 @@ class Variant:
     generated_share
         The share of a sequence that is generated, where ``rollout_tokens`` is not given.
     fill
-        Mean over longest length of a sequence, where samples are not packed.
+        Mean over longest length of a sample, where the mean is not known (published: 0.1 to 0.65).
     """
 
     name: str
@@ -56,7 +57,7 @@ class Variant:
     aux_default: float = 0.0
     generates: bool = False
     generated_share: float = 0.0
-    fill: float = 0.5
+    fill: float = 0.3
 
     @property
     def rl(self) -> bool:
@@ -78,7 +79,7 @@ def _make(strategy: str, technique: str) -> Variant:
     if technique == "rlvr":
         return Variant(
             name, lora, technique, backward, policy_forward=1.0, aux_forward=1.0, aux_default=1.0,
-            generates=True, generated_share=0.85, fill=0.5,
+            generates=True, generated_share=0.85,
         )  # fmt: skip
     return Variant(name, lora, technique, backward)
 
@@ -88,3 +89,52 @@ TECHNIQUES = ("sft", "dpo", "rlhf", "rlvr", "cpt")
 VARIANTS: tuple[Variant, ...] = tuple(_make(s, t) for s in STRATEGIES for t in TECHNIQUES)
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 NAMES = tuple(BY_NAME)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a kind of adapter costs beside the frozen model's own passes.
+
+    Parameters
+    ----------
+    launches
+        Kernel launches of a layer and pass beyond the frozen layer's own, relative to those.
+    passes
+        Times that a pass forms or rotates a whole weight matrix (16 bytes of memory traffic a parameter).
+    virtual
+        Whether it puts virtual tokens before each sample (``trainable_params_b`` / width of them, else 20).
+    """
+
+    launches: float
+    passes: float = 0.0
+    virtual: bool = False
+
+
+ADAPTERS = {
+    "lora": Adapter(0.5),
+    "light": Adapter(0.2),
+    "prompt": Adapter(0.2, virtual=True),
+    "orthogonal": Adapter(0.7, 0.25),
+    "weights": Adapter(0.7, 1.0),
+    "butterfly": Adapter(2.0, 6.0),
+}
+"""Families of adapters: low rank (Hu et al. 2021); scales, biases and prefixes (IA3, Liu et al. 2022; prefix tuning, Li
+and Liang 2021); virtual tokens (Lester et al. 2021); block rotations (OFT, Qiu et al. 2023); updates that are formed as
+whole matrices (DoRA, LoHa, LoKr, Fourier and wavelet adapters); several rotations in turn (BOFT, Liu et al. 2023)."""
+
+_FAMILY_OF = (
+    (r"boft", "butterfly"),
+    (r"prompttuning|^prompt$|softprompt", "prompt"),
+    (r"oft|orthogonal|householder|psoft|hra$", "orthogonal"),
+    (r"dora|loha|lokr|hira|fourier|wave|randlora|vblora|osf|sparse", "weights"),
+    (r"ia3|prefix|ptuning|bitfit|^ln$|lntuning|layernorm|trainabletokens|adaptionprompt|adapter", "light"),
+)
+
+
+def adapter(name: str) -> Adapter:
+    """Return the costs of a kind of adapter, however its name is spelled; an unknown one costs what LoRA costs."""
+    squeezed = re.sub(r"[^a-z0-9]", "", name.lower())
+    for pattern, family in _FAMILY_OF:
+        if squeezed and re.search(pattern, squeezed):
+            return ADAPTERS[family]
+    return ADAPTERS["lora"]

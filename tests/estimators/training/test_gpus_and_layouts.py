@@ -29,6 +29,17 @@ def test_a_gpu_without_a_sheet_is_taken_for_an_a100_and_said_so(name: str) -> No
     assert gpus.find(name) == (gpus.UNKNOWN, False)
 
 
+def test_a_slice_has_the_share_of_its_profile() -> None:
+    """Seven compute and eight memory slices; without the GPU's name the share is of a guess, and said so."""
+    found, known = gpus.find("nvidia_a100-sxm4-40gb_3g.20gb")
+    whole = gpus.BY_NAME["A100-SXM-40GB"]
+    assert known and (found.memory_gib, found.node, found.arch) == (20, 1, whole.arch)
+    assert found.tflops == pytest.approx(whole.tflops * 3 / 7)
+    assert found.bandwidth_gb_s == pytest.approx(whole.bandwidth_gb_s / 2)
+    bare, known = gpus.find("1g.5gb")
+    assert not known and bare.memory_gib == 5 and bare.tflops < 50
+
+
 def test_sheets_are_plausible() -> None:
     """Every sheet finds itself, says its source, and has figures of a real part."""
     for sheet in gpus.SHEETS:

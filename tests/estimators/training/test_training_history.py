@@ -11,7 +11,7 @@ from training_cases import history, request, requests
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.testing import check_estimator
-from tidegrid.estimators.training import TrainingEstimator
+from tidegrid.estimators.training import TrainingEstimator, explain
 from tidegrid.models.codec import decode, encode
 
 LEVELS = (0.1, 0.5, 0.9)
@@ -60,11 +60,11 @@ def test_a_recurring_job_leans_on_its_own_past() -> None:
 
 def test_outcomes_that_arrive_one_by_one_move_offsets_and_bands_without_a_fit() -> None:
     X, y = history(80, factor=1.6, noise=0.1)
-    estimator = TrainingEstimator().fit(X.iloc[:5], y.iloc[:5])
+    estimator = TrainingEstimator().fit(X.iloc[:1], y.iloc[:1])
     start = error(estimator, X.iloc[60:], y.iloc[60:])
-    for i in range(5, 60):
+    for i in range(1, 60):
         estimator.update(X.iloc[[i]], y.iloc[[i]])
-    assert error(estimator, X.iloc[60:], y.iloc[60:]) < start
+    assert error(estimator, X.iloc[60:], y.iloc[60:]) < 0.5 * start
     assert estimator.history_.finished == 60
     assert len(estimator.history_.recent) == 60
     inside = estimator.predict_quantiles(X.iloc[60:])
@@ -75,7 +75,7 @@ def test_outcomes_that_arrive_one_by_one_move_offsets_and_bands_without_a_fit() 
 def test_the_band_recalibrates_when_a_site_becomes_noisier() -> None:
     X, y = history(400, noise=0.05)
     rng = np.random.default_rng(5)
-    estimator = TrainingEstimator(learn_residual=False).fit(X.iloc[:150], y.iloc[:150])
+    estimator = TrainingEstimator().fit(X.iloc[:150], y.iloc[:150])
     future = X.iloc[350:]
     narrow = estimator.predict_quantiles(future)
     for start in range(150, 350, 25):
@@ -116,6 +116,20 @@ def test_lower_bounds_only_push_up() -> None:
     assert float(TrainingEstimator().fit(X, outlived, observed=seen).predict(X).iloc[0]) > 1.05 * base
 
 
+@pytest.mark.parametrize("rows", [300, 1200])
+def test_a_censored_history_moves_the_median_by_at_most_a_tenth(rows: int) -> None:
+    """Lognormal hours of spread 1, a fifth cut at random: dropping the cut ones would be 0.25 too low."""
+    X = pd.concat([request()] * rows, ignore_index=True)
+    usual = float(TrainingEstimator().predict(X.iloc[:1]).iloc[0])
+    rng = np.random.default_rng(3)
+    hours = usual * np.exp(rng.normal(0.0, 1.0, rows))
+    limits = usual * np.exp(rng.normal(1.19, 1.0, rows))
+    ended = hours <= limits
+    assert 0.15 <= float((~ended).mean()) <= 0.25
+    fitted = TrainingEstimator().fit(X, pd.Series(np.minimum(hours, limits)), observed=pd.Series(ended))
+    assert abs(np.log(float(fitted.predict(X.iloc[:1]).iloc[0]) / usual)) <= 0.1
+
+
 def test_a_history_of_lower_bounds_alone_raises_the_estimate() -> None:
     X = pd.concat([request(group="g")] * 6, ignore_index=True)
     usual = float(TrainingEstimator().predict(X).iloc[0])
@@ -144,10 +158,8 @@ def test_updates_keep_the_order_in_which_facts_became_known() -> None:
     X, y = history(120)
     known = pd.Series(pd.date_range("2026-01-01", periods=120, freq="h", tz="UTC"), index=X.index)
     mixed = np.random.default_rng(0).permutation(120)
-    one = TrainingEstimator(learn_residual=False).fit(X, y, known_at=known)
-    two = TrainingEstimator(learn_residual=False).fit(
-        X.iloc[mixed], y.iloc[mixed], known_at=known.iloc[mixed]
-    )
+    one = TrainingEstimator().fit(X, y, known_at=known)
+    two = TrainingEstimator().fit(X.iloc[mixed], y.iloc[mixed], known_at=known.iloc[mixed])
     np.testing.assert_allclose(one.predict_quantiles(X), two.predict_quantiles(X), rtol=1e-7)
 
 
@@ -260,7 +272,7 @@ def test_an_explanation_tells_terms_in_words_and_numbers() -> None:
     assert told.band_h[0] < told.median_h < told.band_h[1]
     assert told.factor == pytest.approx(told.median_h / told.prior_h)
     assert told.terms["training_flop"] > 0 and told.similar > 0
-    assert 1 <= len(told.moved_by) <= 5
+    assert sum(told.shares.values()) == pytest.approx(1.0) and f"{told.bound}_s" in told.terms
     cold = TrainingEstimator().explain(request(variant="full_rlvr", gpus=1.0))[0]
     assert (
         "generation" in str(cold)
@@ -269,15 +281,31 @@ def test_an_explanation_tells_terms_in_words_and_numbers() -> None:
     )
 
 
+def test_an_explanation_says_what_bounds_a_step_and_is_drawn(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Four samples of 200 tokens of a 3 B model are bound by launches, a large batch by arithmetic."""
+    small = request(
+        variant="lora_sft", gpu_type="H100", model_params_b=3.2, seq_len=768.0, mean_seq_len=210.0, global_batch=4.0,
+        micro_batch=4.0, gpus=1.0, tokens_per_epoch_m=4.2,
+    )  # fmt: skip
+    told = TrainingEstimator().explain(small)[0]
+    assert told.bound == "overhead" and "bound by kernel launches and the host" in str(told)
+    assert "padding computes" in str(told) and told.shares["evaluation and checkpoints"] > 0
+    assert TrainingEstimator().explain(request(gpus=8.0))[0].bound == "arithmetic"
+    assert (
+        TrainingEstimator().explain(request(variant="full_rlvr", model_params_b=0.5))[0].bound == "generation"
+    )
+    explain.picture(told).savefig(tmp_path / "told.png")
+    assert (tmp_path / "told.png").stat().st_size > 5_000
+
+
 def test_the_model_card_says_what_a_version_rests_on() -> None:
     X, y = history(260)
     estimator = TrainingEstimator().fit(X, y, observed=pd.Series([True] * 250 + [False] * 10, index=X.index))
     card = estimator.model_card()
     assert card["history"]["finished"] == 250 and card["history"]["lower_bounds"] == 10
-    assert sum(card["importances"].values()) == pytest.approx(1.0)
     assert len(card["features"]) == 22 and len(card["variants"]) == 10
     assert card["calibration"]["rows"] > 2000
-    assert "| feature of the learned residual |" in estimator.model_card_markdown()
+    assert "250 finished runs, 10 lower bounds" in estimator.model_card_markdown()
 
 
 def test_sums_of_gpu_hours_use_means_and_medians_are_medians() -> None:

@@ -27,7 +27,7 @@ def made_up(sources: int = 4, rows: int = 12, seed: int = 0) -> pd.DataFrame:
         "tokens_per_s_per_gpu": 1.0, "notes": "",
     })  # fmt: skip
     read = timings.frame(table.astype(object))
-    hours = TrainingEstimator(whole_run=False).predict(read).to_numpy()
+    hours = TrainingEstimator().predict(read).to_numpy()
     factor = np.exp(rng.normal(0, 0.2, sources))[np.arange(n) // rows] * np.exp(rng.normal(0, 0.05, n))
     table["tokens_per_s_per_gpu"] = read["tokens"] / (hours * factor * 3600 * read["gpus"])
     return table
@@ -57,16 +57,44 @@ def test_notes_say_active_parameters_lengths_and_packing() -> None:
     table.loc[2, ["params_b", "model"]] = [np.nan, "Qwen3-30B-A3B"]
     read = timings.frame(table)
     assert read["active_params_b"].iloc[0] == 1.5 or read["model_params_b"].iloc[0] < 1.5
-    assert read["packing"].tolist() == [0.0, 0.0, 1.0]
+    assert read["packing"].fillna(-1.0).tolist() == [0.0, 0.0, -1.0]
     assert read["seq_len"].iloc[1] == 554
     assert (read["model_params_b"].iloc[2], read["active_params_b"].iloc[2]) == (30.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("total", "notes", "samples"),
+    [
+        ("1000 samples", "", 1000.0), ("10 steps", "", 640.0), ("10 iterations", "", 160.0),
+        ("4 steps x 32 prompts x 8", "", 1024.0), ("nothing", "50 steps; full run", 3200.0), ("nothing", "", np.nan),
+    ],
+)  # fmt: skip
+def test_samples_are_read_in_the_forms_that_tables_use(total: str, notes: str, samples: float) -> None:
+    """A step is a global batch of 64, an iteration a pass of 2 samples on each of 8 GPUs."""
+    table = pd.DataFrame([{
+        "source": "a/b@c", "params_b": 7.0, "gpus": 8, "seq_len": 2048, "duration_h": 1.0, "global_batch": 64,
+        "micro_batch": 2, "tokens_or_samples_total": total, "notes": notes,
+    }]).astype(object)  # fmt: skip
+    read = timings.frame(table)
+    assert read["samples_per_epoch"].iloc[0] == pytest.approx(samples, nan_ok=True)
+    assert read["unit"].iloc[0] == ("" if np.isnan(samples) else "s")
+
+
+def test_tokens_and_steps_tell_the_mean_length_of_unpacked_samples() -> None:
+    table = pd.DataFrame([{
+        "source": "a/b@c", "technique": "SFT", "params_b": 3.0, "gpus": 1, "seq_len": 768, "duration_h": 0.3,
+        "global_batch": 4, "tokens_or_samples_total": 4_200_000, "notes": "5000 steps", "tokens_per_s_per_gpu": 4000,
+    }]).astype(object)  # fmt: skip
+    read = timings.frame(table)
+    assert read["mean_seq_len"].iloc[0] == 210.0 and read["packing"].iloc[0] == 0.0
 
 
 def test_a_timed_run_is_told_in_seconds_and_a_throughput_in_tokens() -> None:
     table = made_up(1, 3).astype(object)
     table["duration_h"], table["tokens_or_samples_total"] = [2.0, np.nan, 2.0], [1e6, np.nan, "1000 samples"]
     read = timings.frame(table)
-    assert read["unit"].tolist() == ["s", "tokens/s/GPU", "tokens/s/GPU"]
+    assert read["unit"].tolist() == ["s", "tokens/s/GPU", "s"]
+    assert read["covers"].tolist() == ["run", "steps", "run"]
     assert read["actual"].iloc[0] == 7200.0
 
 
@@ -179,6 +207,6 @@ def test_a_source_never_seen_is_predicted_within_a_factor_of_two(shared_data: Pa
     out = table["group"] == "mosaicml/llm-foundry"
     cal = calibration.calibrate(table[~out], bands=False)
     test = table[out & (table["flag"] == "")]
-    ratio = TrainingEstimator(calibration=cal.to_dict(), whole_run=False).predict(test) / test["hours"]
+    ratio = TrainingEstimator(calibration=cal.to_dict()).predict(test) / test["hours"]
     assert float((ratio - 1).abs().median()) < 0.25
     assert float(((ratio > 0.5) & (ratio < 2)).mean()) > 0.9
