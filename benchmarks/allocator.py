@@ -1,4 +1,4 @@
-"""Mode fast measured: legality, baselines, gap to the proven bound, zero-waste boards, time, scale and growth.
+"""Mode fast measured: legality, baselines, gap to the bound, zero-waste boards, clusters, time, scale and growth.
 
     python benchmarks/allocator.py                     every table, about ten minutes
     python benchmarks/allocator.py gap boards          these tables only
@@ -22,9 +22,9 @@ import numpy as np
 
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.scheduler import BASELINES, Plan, Problem, check, solve
-from tidegrid.scheduler.fast import warm_up
 from tidegrid.scheduler.formal import bound
 from tidegrid.scheduler.generate import random_problem
+from tidegrid.scheduler.generate_clusters import FAMILIES, random_cluster
 
 BOARDS = ((8, 24, 12), (8, 24, 20), (16, 24, 24), (16, 36, 30), (32, 48, 40), (32, 48, 60), (64, 48, 100))
 GROWTH = (250, 500, 1000, 2000, 4000, 8000)
@@ -272,7 +272,7 @@ def gap(count: int, limit: float) -> list[str]:
                 f"| {np.quantile(g, 0.9):.2f} % | {g.max():.1f} % | {(g < 1e-4).sum()} | {(g > 8).sum()} "
                 f"| {1000 * np.median(times):.2f} |"
             )
-            if barred and rounds is None and (g.mean() > 2.5 or g.max() > 8):
+            if barred and rounds is None and (g.mean() > 1.2 or g.max() > 4):
                 missed.append(f"gap, {name}: mean {g.mean():.2f} %, worst {g.max():.1f} %")
         proven = sum(b.proven for b in bounds)
         print(f"\n{name}: {proven} of {count} bounds proven in {limit:g} s; the others are looser.\n")
@@ -306,12 +306,40 @@ def boards(count: int) -> list[str]:
     return missed
 
 
+def clusters(count: int) -> list[str]:
+    """Version 2, by family: both checkers, and what is missing to the best plan of many rounds."""
+    contract = contract_checker()
+    print("| family | problems | illegal | greedy starts | default, mean | worst | ms, mean |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    missed = []
+    for family in FAMILIES:
+        illegal, start, usual, times = 0, [], [], []
+        for seed in range(count):
+            problem = random_cluster(seed, family, pools=(1, 1), nodes=(2, 3), jobs=(10, 20), steps=(16, 24))
+            best = solve(problem, rounds=12_000).metrics
+            begin = time.process_time()
+            plan = solve(problem)
+            times.append(1000 * (time.process_time() - begin))
+            illegal += contract is not None and bool(contract(problem.to_dict(), plan.to_dict())[0])
+            # as a share of the value: objectives lie near zero where demand cannot be served
+            for objective, into in ((solve(problem, rounds=0).metrics, start), (plan.metrics, usual)):
+                into.append(100 * (best["objective"] - objective["objective"]) / max(1.0, best["value"]))
+        print(
+            f"| {family} | {count} | {illegal} | {np.mean(start):.2f} % | {np.mean(usual):.2f} % "
+            f"| {max(usual):.1f} % | {np.mean(times):.1f} |"
+        )
+        if illegal:
+            missed.append(f"{family}: {illegal} illegal plans")
+    print()
+    return missed
+
+
 def timing(repeats: int) -> list[str]:
     """Warm time of a whole `solve`: arrays, search, plan, self-check."""
     print("| problem | ms, median of ten problems | worst | bar |")
     print("| --- | --- | --- | --- |")
     missed = []
-    for gpus, jobs, bar in ((8, 14, 2.0), (16, 24, None), (64, 30, 5.0)):
+    for gpus, jobs, bar in ((8, 14, 1.0), (16, 24, None), (64, 30, 2.5)):
         ms = []
         for seed in range(10):
             problem = day(seed, gpus, jobs)
@@ -346,7 +374,7 @@ def scale(plot: Path | None) -> list[str]:
         )
         if jobs in GROWTH:
             points.append((jobs * steps, took))
-        if (jobs == 1000 and took > 0.25) or (jobs == 10_000 and (took > 5 or peak > 2048)):
+        if (jobs == 1000 and took > 0.1) or (jobs == 10_000 and (took > 0.6 or peak > 250)):
             missed.append(f"{gpus:,} GPUs, {jobs:,} jobs: {took:.2f} s, {peak:,.0f} MiB")
     x, y = np.log(np.array(points)).T
     power = float(np.polyfit(x, y, 1)[0])
@@ -378,7 +406,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = ("legal", "gap", "boards", "time", "scale")
+    tables = ("legal", "gap", "boards", "clusters", "time", "scale")
     parser.add_argument("table", nargs="*", help=f"any of {', '.join(tables)}; all where none is given")
     parser.add_argument("--problems", type=int, default=100, help="random problems of a family (100)")
     parser.add_argument("--limit", type=float, default=4.0, help="seconds for each bound (4)")
@@ -392,9 +420,6 @@ def main() -> int:
             )
     if arguments.problems < 1:
         raise InputError("must be 1 or more", field="--problems", fix="write --problems 100")
-    begin = time.process_time()
-    warm_up()
-    print(f"Compiling or loading the kernels took {time.process_time() - begin:.1f} CPU seconds.\n")
     count = arguments.problems
     missed: list[str] = []
     for table in asked:
@@ -404,6 +429,8 @@ def main() -> int:
             missed += gap(count, arguments.limit)
         elif table == "boards":
             missed += boards(max(1, count // 5))
+        elif table == "clusters":
+            missed += clusters(max(1, count // 2))
         elif table == "time":
             missed += timing(30)
         else:

@@ -1,24 +1,16 @@
-"""The compiled parts of mode fast against plain Python, and the machine code on disk."""
+"""The compiled parts of mode fast against plain Python."""
 
-from pathlib import Path
-from typing import Any
-
-import numba
 import numpy as np
 import pytest
+from strategies import random_problem
 
-from tidegrid.scheduler.fast import bits
-from tidegrid.scheduler.fast.cache import drop_stale
+from tidegrid import native
+from tidegrid.scheduler import solve
+from tidegrid.scheduler.generate_clusters import random_cluster
 
-
-@numba.njit
-def overlap(free: Any, words: int, rows: int, length: int, low: int, high: int, out: Any) -> None:
-    bits.overlap(free, free, False, 0, words, words, rows, length, low, high, out)
-
-
-@numba.njit
-def runs(sets: Any, words: int, log_size: int, legal: Any) -> bool:
-    return bits.runs(sets, 0, words, log_size, legal, 0)
+WORDS, WORDS_OUT = native.Array(np.uint64), native.Array(np.uint64, writes=True)
+overlap = native.function("tg_fast_overlap", WORDS, WORDS_OUT, *[native.INT] * 4)
+runs = native.function("tg_fast_runs", WORDS_OUT, native.INT, WORDS)
 
 
 def members(row: np.ndarray) -> set[int]:
@@ -34,7 +26,7 @@ def test_windows_that_stay_free_equal_a_plain_and() -> None:
         high = int(rng.integers(low, rows))
         free = rng.integers(0, 2**63, size=(rows, words), dtype=np.uint64)
         out = np.zeros((rows, words), np.uint64)
-        overlap(free.ravel(), words, rows, length, low, high, out.ravel())
+        overlap(free, out, words, length, low, high)
         for start in range(low, high + 1):
             plain = np.bitwise_and.reduce(free[start : min(start + length, rows)], axis=0)
             assert (plain == out[start]).all()
@@ -54,37 +46,23 @@ def test_legal_blocks_equal_a_plain_search() -> None:
         legal = np.full(words, 2**64 - 1, np.uint64)
         free, size = members(row), 1 << log_size
         firsts = {g for g in range(64 * words - size + 1) if free.issuperset(range(g, g + size))}
-        assert runs(row, words, log_size, legal) == bool(firsts)
+        runs(row, log_size, legal)
         assert members(row) == firsts
 
 
-def test_machine_code_of_other_sources_is_dropped(tmp_path: Path) -> None:
-    """A changed module drops what was compiled; unchanged ones keep it."""
-    sources, cache = tmp_path / "src", tmp_path / "cache"
-    sources.mkdir()
-    cache.mkdir()
-    (sources / "kernel.py").write_text("one")
-    drop_stale(str(cache), sources)
-    compiled = cache / "kernel.nbi"
-    compiled.write_text("code")
-    drop_stale(str(cache), sources)
-    assert compiled.exists()
-    (sources / "kernel.py").write_text("two")
-    drop_stale(str(cache), sources)
-    assert not compiled.exists()
-    drop_stale(None, sources)
-    drop_stale(str(tmp_path / "absent" / "cache"), sources)
+def test_sizes_that_do_not_fit_are_rejected() -> None:
+    out = np.zeros(4, np.uint64)
+    with pytest.raises(ValueError, match="tg_fast_overlap"):
+        overlap(np.zeros(3, np.uint64), out, 2, 1, 0, 0)
+    with pytest.raises(ValueError, match="tg_fast_runs"):
+        runs(out, 1, np.zeros(3, np.uint64))
 
 
-def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only installation compiles in each process, without a word."""
-    real = bits.njit
-
-    def no_place(*args: Any, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(*args, **options)
-
-    monkeypatch.setattr(bits, "njit", no_place)
-    double = bits.entry(lambda x: 2 * x)
-    assert double(3) == 6
+def test_whole_searches_keep_to_their_arrays() -> None:
+    """Boards of one word and of several, nodes, replicas, closed GPUs, limits: what `make sanitize` watches."""
+    for seed in range(20):
+        solve(random_problem(seed), rounds=30)
+    for seed in range(2):
+        solve(random_problem(seed, gpus=(65, 300), jobs=(10, 20), steps=(8, 16), pools=(1, 2)), rounds=20)
+    for seed in range(40):
+        solve(random_cluster(seed), rounds=30, threads=2)
