@@ -67,9 +67,11 @@ def test_the_table_has_every_estimator_and_figure(sample: Any) -> None:
     table = found.table()
     assert list(table["estimator"]) == [
         "batch_inference",
+        "daily_state_space",
         "quantization",
         "realtime",
         "recurring",
+        "seasonal_smoothing",
         "training",
     ]
     assert list(table.columns) == ["estimator", *FIGURES] and not found.problems
@@ -82,7 +84,7 @@ def test_the_table_has_every_estimator_and_figure(sample: Any) -> None:
             == table.set_index("estimator")["rows"].to_dict()
         )
     shares = found.calibration()
-    assert len(shares) == 5 * len(LEVELS) and shares["share"].between(0, 1).all()
+    assert len(shares) == 7 * len(LEVELS) and shares["share"].between(0, 1).all()
 
 
 def test_two_processes_find_the_same(sample: Any) -> None:
