@@ -10,7 +10,7 @@ import pandas as pd
 from tidegrid.app.common import say, say_synthetic, table
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.champions import fit_all, load_estimators, preferred
+from tidegrid.pipeline.champions import answering, fit_all, load_estimators, preferred
 from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
@@ -83,24 +83,29 @@ def train_site(
     ]
 
 
-def estimators_for(site: Site, store: Path, step: Step) -> tuple[dict[str, Estimator], list[str]]:
-    """Return the champions of a store, or estimators fitted on the folder's history where there is no store."""
+def estimators_for(
+    site: Site, store: Path, step: Step, prefer: Mapping[str, str] | None = None
+) -> tuple[dict[str, Estimator], list[str]]:
+    """Return the champions of a store, or estimators fitted on the folder's history where there is no store.
+
+    Only those that a decision asks: ``prefer`` is the policy's choice by workload kind.
+    """
     from tidegrid.models import ModelStore
 
-    zone = site.cluster.timezone
+    zone, names = site.cluster.timezone, answering(prefer or {})
     if store.is_dir():
         step("loading the estimators")
-        return load_estimators(ModelStore(store), timezone=zone, history=site.history)
+        return load_estimators(ModelStore(store), timezone=zone, history=site.history, names=names)
     step("fitting estimators on the folder's history")
     notes = [f"no model store at {store}: estimators fitted afresh (tidegrid train keeps them)"]
-    return fit_all(site.history, timezone=zone, notes=notes), notes
+    return fit_all(site.history, names, timezone=zone, notes=notes), notes
 
 
 def plan_site(
     site: Site, store: Path, policy: Policy, mode: str, time_limit: float | None, seed: int, step: Step
 ) -> SitePlan:
     """Decide once on a site, and compare with the baselines."""
-    estimators, notes = estimators_for(site, store, step)
+    estimators, notes = estimators_for(site, store, step, policy.estimators)
     forecaster = Estimating(preferred(estimators, policy.estimators), site.history)
     step("forecasting and planning")
     decision = decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)

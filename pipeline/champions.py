@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from tidegrid.data import History, as_instant
+from tidegrid.data import KINDS, History, as_instant
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import Registry, discover
 from tidegrid.models import ModelStore, VersionWarning
 from tidegrid.pipeline.backtest import make, one_thread, rows_of, updated
+from tidegrid.pipeline.estimates import FALLBACK
 
 
 def fit_all(
@@ -44,8 +45,9 @@ def load_estimators(
     timezone: str = "UTC",
     history: History | None = None,
     registry: Registry | None = None,
+    names: Iterable[str] | None = None,
 ) -> tuple[dict[str, Estimator], list[str]]:
-    """Return the champion of each registered estimator, or what stands in for it, and notes that say so.
+    """Return the champion of each estimator, or what stands in for it, and notes that say so.
 
     Where the champion is damaged, its latest intact ancestor answers; where there is none, a fresh fit on ``history``,
     and where that fails the unfitted prior.
@@ -61,6 +63,8 @@ def load_estimators(
         known after their training, in memory only.
     registry
         The estimators; those of the installed distributions where absent.
+    names
+        Those that are wanted, such as :func:`answering` gives; all where None.
 
     Raises
     ------
@@ -70,7 +74,10 @@ def load_estimators(
     known = registry if registry is not None else discover()
     out: dict[str, Estimator] = {}
     notes = [f"plugin not loaded: {failure}" for failure in known.failures]
+    chosen = set(known.classes) if names is None else set(names)
     for name, kind in sorted(known.classes.items()):
+        if name not in chosen:
+            continue
         estimator, since, said = champion_of(store, name, kind)
         notes += said
         if estimator is not None:
@@ -91,6 +98,19 @@ def load_estimators(
         if estimator is not None:
             out[name] = estimator
     return out, notes
+
+
+def answering(prefer: Mapping[str, str], registry: Registry | None = None) -> list[str]:
+    """Return the names of the estimators that a decision can ask: one a workload kind, and ``recurring``.
+
+    Parameters
+    ----------
+    prefer
+        Workload kind to the name of the estimator that answers for it instead.
+    """
+    known = registry if registry is not None else discover()
+    asked = {*KINDS, "realtime", FALLBACK, *prefer.values()}
+    return sorted(name for name in known.classes if name in asked)
 
 
 def wanted(known: Registry, names: Iterable[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import discover
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import Widths, widths_of
-from tidegrid.pipeline.champions import fit_all, load_estimators, preferred
+from tidegrid.pipeline.champions import answering, fit_all, load_estimators, preferred
 from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.decide import CANDIDATES, Decision, decide
 from tidegrid.pipeline.forecast import RECORD_DAYS, Estimating, Forecaster
@@ -328,10 +328,11 @@ def champions(
     the same when it is run again.
     """
     now, zone, history = reading.state.now, reading.state.cluster.timezone, reading.history()
+    names = answering(how.policy.estimators)
     if models is None:
         step("fitting estimators on the site's history")
         notes = ["no model store: estimators fitted afresh"]
-        return fit_all(history, timezone=zone, notes=notes), notes, {}
+        return fit_all(history, names, timezone=zone, notes=notes), notes, {}
     meta: dict[str, str] = {}
     before = state.info(REFITTED)
     due: Sequence[str] | None = []
@@ -349,7 +350,7 @@ def champions(
         if new:
             notes.append(f"refit: {', '.join(sorted(new))} answer from a fit of now")
     step("bringing champions up to date")
-    found, said = load_estimators(models, timezone=zone, history=history)
+    found, said = load_estimators(models, timezone=zone, history=history, names=names)
     return found, [*notes, *said], meta
 
 
