@@ -7,11 +7,7 @@ import numpy as np
 from scipy.stats import norm
 
 from tidegrid.estimators.conformal import needed
-
-GRID = np.array(
-    [0.001, 0.005, 0.01, 0.025] + [round(0.05 * i, 2) for i in range(1, 20)] + [0.975, 0.99, 0.995, 0.999]
-)
-"""The levels at which a predictive distribution is sampled."""
+from tidegrid.estimators.recurring.ladder import GRID
 
 RECENT = 1000
 """How many of the newest outcomes a class keeps: enough for the 1 % tails, few enough to follow a change."""

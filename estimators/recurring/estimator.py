@@ -1,7 +1,8 @@
 """How long a job will take, from nothing but the past of jobs like it."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -10,24 +11,13 @@ from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import trees
-from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, read, spread_class
-from tidegrid.estimators.recurring.centre import Record
-from tidegrid.estimators.recurring.gate import thinned
-from tidegrid.estimators.recurring.keys import check_hash, hash_probe, rung_keys
-from tidegrid.estimators.recurring.learner import (
-    Learner,
-    outcome_levels,
-    recall_now,
-    run,
-    rung_counts,
-    unknown_apart,
-)
-from tidegrid.estimators.recurring.memory import Memory
-from tidegrid.estimators.recurring.rows import Rows, as_rows, log_limits, refuse, seconds
+from tidegrid.estimators.recurring.calibration import LevelCalibration, read, spread_class, transform
+from tidegrid.estimators.recurring.jobs import Jobs, as_jobs, log_limits, refuse, seconds
+from tidegrid.estimators.recurring.keys import RUNGS, check_hash, hash_probe, rung_keys, sizes
+from tidegrid.estimators.recurring.ladder import GRID, HALF, LADDER, cluster, mixture, moved, quantiles
+from tidegrid.estimators.recurring.memory import Memory, Past, in_order
+from tidegrid.estimators.recurring.record import LEAD, SURE, Record, loss, record_keys
 from tidegrid.models import Bundle
-
-BASIS = {1: "user+gpus+name", 2: "user+gpus", 3: "user", 4: "group", 6: "site"}
-"""The rungs that :meth:`RecurringJobEstimator.basis` names, by their place in ``keys.RUNGS``, finest first."""
 
 CHUNK = 4096
 """Rows answered at once."""
@@ -35,15 +25,27 @@ CHUNK = 4096
 STEP = 25
 """Jobs of a replay between two looks at what became known, for the calibration only."""
 
+TREE_ROWS = 50_000
+"""Newest jobs that the trees learn from."""
+
+HELD_OUT = 0.5
+"""The share of the newest jobs that calibrate: predicted by trees that have seen only older ones."""
+
+LEAN = 0.1 * np.log(10.0)
+"""How far the past's answer leans towards the trees', in log time: a factor of 1.26."""
+
+GRACE = 0.02
+"""What a job may run past its walltime, in log time: schedulers need a moment to end it."""
+
 
 class RecurringJobEstimator(Estimator):
     """Durations from history alone: the job's user, account, name, size, requested walltime and hour.
 
-    Past jobs like the one at hand answer together: the same recipe, the same user with these GPUs and this name, with
-    these GPUs, the user, the group, the site. Which to believe for which job is learnt from how well each has foretold
-    the past. Where the job's own past leaves much open, boosted trees move the answer; levels are then calibrated
-    on jobs that neither had seen. With no past at all a wide documented prior answers. Only what was known
-    at a job's submission ever enters its answer.
+    Past jobs like the one at hand answer together: those of the user with these GPUs and this name, with these GPUs,
+    of the user, the group, the site; each rung as far as it has evidence. Where they repeat, the duration that they
+    repeat is the middle of the answer; elsewhere boosted trees' is, whichever has foretold better for the user's jobs
+    of this size. Levels are calibrated on jobs that neither had seen. With no past at all a wide documented prior
+    answers. Only what was known at a job's submission ever enters its answer.
 
     Parameters
     ----------
@@ -53,6 +55,14 @@ class RecurringJobEstimator(Estimator):
         wants to know when GPUs fall free asks for this on a cluster where half of all jobs fail.
     seed
         Seed of the trees.
+
+    Notes
+    -----
+    A history tells how long jobs take at the sizes that they ran with, not what another size would change. A row whose
+    ``asked_gpus`` differs from ``gpus`` is answered at the size asked for and scaled with caution: on more GPUs no
+    level from the median up gets shorter, and lower levels up to in proportion; on fewer GPUs every level from the
+    median up gets longer in proportion, and lower levels less. Every level is so never longer on more GPUs, and
+    :meth:`basis` says that the size asked for is the only one with a history.
     """
 
     name: ClassVar[str] = "recurring"
@@ -62,7 +72,8 @@ class RecurringJobEstimator(Estimator):
         Feature("user", "text", doc="who submits it"),
         Feature("group", "text", doc="team or account"),
         Feature("name", "text", doc="the job's name; runs of digits in it do not count"),
-        Feature("gpus", "float", "GPUs", low=0, default=1, doc="GPUs asked for"),
+        Feature("gpus", "float", "GPUs", low=0, default=1, doc="GPUs that it would run on"),
+        Feature("asked_gpus", "float", "GPUs", low=0, doc="GPUs that it asks for, where others are in gpus"),
         Feature("requested_walltime_h", "float", "hours", low=0, doc="the limit that the submitter asks for"),
         Feature("submit_time", "instant", doc="when it is submitted"),
         Feature("queue", "text", doc="partition or queue"),
@@ -70,8 +81,6 @@ class RecurringJobEstimator(Estimator):
         Feature("nodes", "float", "nodes", low=0, doc="nodes asked for"),
         Feature("mem_mb", "float", "MiB", low=0, doc="memory asked for"),
     )
-
-    noted_: Memory | None
 
     def __init__(self, outcome: Literal["completed", "occupancy"] = "completed", seed: int = 0) -> None:
         self.outcome = outcome
@@ -96,11 +105,24 @@ class RecurringJobEstimator(Estimator):
             A duration is negative, missing or infinite, or a feature cannot be used; the row is named.
         """
         self._start()
-        rows = self._rows(X, y, observed, known_at)
-        self.learner_.count_limits(rows)
-        self.learner_.learn(rows, self.seed)
-        self.learner_.limits = (0, 0)
-        self._absorb(rows, np.empty(0, dtype=np.int64))
+        jobs = self._jobs(X, y, observed, known_at)
+        self._count_limits(jobs)
+        newest = np.sort(np.argsort(jobs.known, kind="stable")[-TREE_ROWS:])
+        newest = newest[np.argsort(jobs.submit[newest], kind="stable")]
+        seen, newest_jobs = self._live(jobs, newest), jobs.take(newest)
+        target = np.where(
+            newest_jobs.exact, newest_jobs.log_hours, _beyond(seen.found, newest_jobs.log_hours)
+        )
+        # each outcome that the first trees have not seen says whom to believe, and calibrates
+        cut = int(len(newest) * (1 - HELD_OUT))
+        early = newest_jobs.known < newest_jobs.submit[cut : cut + 1]
+        if early.sum() >= trees.ENOUGH:
+            self._grow(seen.inputs[early], target[early])
+            self._follow(seen.take(np.arange(cut, len(newest))), jobs.take(newest[cut:]))
+        else:
+            self._follow(seen, newest_jobs)
+        if len(newest) >= trees.ENOUGH:
+            self._grow(seen.inputs, target)
         self.memory_.forget()
         return self
 
@@ -112,14 +134,11 @@ class RecurringJobEstimator(Estimator):
         observed: pd.Series | None = None,
         known_at: pd.Series | None = None,
     ) -> Self:
-        """Take in jobs that finished since: memory and calibration move at once; gate and trees wait for a refit.
+        """Take in jobs that finished since: memory, record and calibration move at once; trees wait for a refit.
 
         Open jobs noted before are forgotten: note them again.
         """
-        self._start(again=True)
-        rows = self._rows(X, y, observed, known_at)
-        foretold = self._absorb(rows, np.arange(len(rows)))
-        self.learner_.observe(foretold, rows, np.arange(len(rows)))
+        self.replay(X, y, observed=observed, known_at=known_at)
         return self
 
     def note_open(self, X: pd.DataFrame) -> Self:
@@ -129,8 +148,12 @@ class RecurringJobEstimator(Estimator):
         """
         self._start(again=True)
         checked = checked_features(X, self.features)
-        keys, submit = rung_keys(checked), seconds(checked["submit_time"])
-        self.noted_ = self.memory_.with_open(keys, np.where(np.isnan(submit), self.clock_, submit))
+        submit = seconds(checked["submit_time"])
+        submit = np.where(np.isnan(submit), self.clock_, submit)
+        self.noted_ = replace(self.memory_, begun=self.memory_.begun.copy(), sent=self.memory_.sent.copy())
+        slots = self.memory_.slots(rung_keys(checked))
+        for row in np.argsort(submit, kind="stable"):
+            self.noted_.submit(slots[row][slots[row] > 0], float(submit[row]))
         return self
 
     def replay(
@@ -154,9 +177,11 @@ class RecurringJobEstimator(Estimator):
         """
         wanted = as_levels(levels)
         self._start(again=True)
-        rows = self._rows(X, y, observed, known_at)
-        foretold = self._absorb(rows, np.arange(len(rows)))
-        return quantile_frame(np.exp(self._calibrate_as_told(foretold, rows, wanted)), wanted, X.index)
+        jobs = self._jobs(X, y, observed, known_at)
+        told = self._follow(self._live(jobs, np.argsort(jobs.submit, kind="stable")), jobs, wanted)
+        self._count_limits(jobs)
+        self.memory_.forget()
+        return quantile_frame(np.exp(told), wanted, X.index)
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the duration in hours, from everything learnt so far."""
@@ -164,8 +189,7 @@ class RecurringJobEstimator(Estimator):
         checked = checked_features(X, self.features)
         out = np.empty((len(X), len(wanted)))
         for at in range(0, len(X), CHUNK):
-            foretold = self._now(checked.iloc[at : at + CHUNK])
-            out[at : at + CHUNK] = self._calibrated(foretold, wanted)
+            out[at : at + CHUNK] = self._now(checked.iloc[at : at + CHUNK], wanted)
         return quantile_frame(np.exp(out), wanted, X.index)
 
     def predict_remaining(
@@ -185,42 +209,42 @@ class RecurringJobEstimator(Estimator):
         return quantile_frame(remaining_quantiles(whole, GRID.tolist(), elapsed, wanted), wanted, X.index)
 
     def basis(self, X: pd.DataFrame) -> pd.Series:
-        """Say which rung answers and how many past jobs it counts: ``"site history: user+gpus, 12 jobs"``."""
+        """Say which rung answers and how many past jobs it counts: ``"site history: user+gpus, 12 jobs"``.
+
+        Where ``asked_gpus`` is another size than ``gpus``, ``"; scaled from 4 GPUs, the size asked for"`` follows.
+        """
         checked = checked_features(X, self.features)
+        memory = getattr(self, "memory_", None) or Memory()
+        counts = memory.ended[memory.slots(rung_keys(checked))]
         out = np.full(len(X), "prior: no past jobs", dtype=object)
-        if hasattr(self, "memory_"):
-            counts = rung_counts(self.memory_, rung_keys(checked))
-            done = np.zeros(len(X), dtype=bool)
-            for rung, label in BASIS.items():
-                here = ~done & (counts[:, rung] > 0)
-                out[here] = [
-                    f"site history: {label}, {n} job{'s' if n > 1 else ''}" for n in counts[here, rung]
-                ]
-                done |= here
+        for rung in reversed(LADDER):
+            for row in np.flatnonzero(counts[:, rung]):
+                n = counts[row, rung]
+                out[row] = f"site history: {RUNGS[rung]}, {n} job{'s' if n > 1 else ''}"
+        size, gpus = sizes(checked), checked["gpus"].to_numpy(dtype=float)
+        for row in np.flatnonzero(size != gpus):
+            out[row] += f"; scaled from {size[row]:g} GPUs, the size asked for"
         return pd.Series(out, index=X.index)
 
     def calibrated(self, levels: Sequence[float] = LEVELS) -> bool:
         """Say whether enough outcomes are known for these levels to be calibrated at all."""
-        return self._learner().calibration.calibrated(0, as_levels(levels))
+        return hasattr(self, "memory_") and self.calibration_.calibrated(0, as_levels(levels))
 
     def to_bundle(self) -> Bundle:
-        """Return parameters, memory, gate, trees and calibration as plain data."""
+        """Return parameters, memory, record, trees and calibration as plain data."""
         params = self.get_params(deep=False)
         if not hasattr(self, "memory_"):
             return Bundle(self.name, params)
-        arrays = {**self.memory_.arrays(), "theta": self.learner_.theta}
-        arrays |= {f"ranks_{c}": ranks for c, ranks in enumerate(self.learner_.calibration.ranks)}
+        arrays = {**self.memory_.arrays(), **self.record_.arrays()}
+        arrays |= {f"ranks_{c}": ranks for c, ranks in enumerate(self.calibration_.ranks)}
         state = {
             "clock": self.clock_ if np.isfinite(self.clock_) else None,
-            "classes": len(self.learner_.calibration.ranks),
+            "classes": len(self.calibration_.ranks),
             "hash_probe": str(hash_probe()),
-            "record": {"losses": self.learner_.record.losses.tolist(), "weight": self.learner_.record.weight},
-            "limits": list(self.learner_.limits),
-            "stretch": self.learner_.calibration.stretch,
+            "limits": list(self.limits_),
+            "stretch": self.calibration_.stretch,
         }
-        return Bundle(
-            self.name, params, state, arrays, {"trees": self.learner_.text} if self.learner_.text else {}
-        )
+        return Bundle(self.name, params, state, arrays, {"trees": self.text_} if self.text_ else {})
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
@@ -229,24 +253,26 @@ class RecurringJobEstimator(Estimator):
         Raises
         ------
         InputError
-            This pandas hashes text in another way than the one that the keys were made with.
+            It was saved by another release of this estimator, or this pandas hashes text in another way than the one
+            that the keys were made with.
         """
         out = cls(**bundle.params)
         if not bundle.state:
             return out
         check_hash(int(bundle.state["hash_probe"]))
-        out.memory_ = Memory(**{name: bundle.arrays[name].copy() for name in Memory.empty().arrays()})
+        if "leads" not in bundle.arrays:
+            raise InputError(
+                "it was saved by an older release", field="recurring", fix="fit it again: tidegrid train"
+            )
+        out._start()
+        out.memory_, out.record_ = Memory.from_arrays(bundle.arrays), Record.from_arrays(bundle.arrays)
         ranks = [bundle.arrays[f"ranks_{c}"].copy() for c in range(bundle.state["classes"])]
-        # trees of an estimator saved without a record had other inputs: the mixture answers until the next fit
-        told = bundle.state.get("record")
-        out.learner_ = Learner(
-            bundle.arrays["theta"].copy(),
-            bundle.texts.get("trees", "") if told else "",
-            LevelCalibration(ranks, float(bundle.state["stretch"])),
-            Record(np.array(told["losses"], dtype=float), float(told["weight"])) if told else Record(),
-            (int(bundle.state["limits"][0]), int(bundle.state["limits"][1])),
-        )
+        out.calibration_ = LevelCalibration(ranks, float(bundle.state["stretch"]))
+        out.limits_ = tuple(int(n) for n in bundle.state["limits"])
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
+        if "trees" in bundle.texts:
+            out.text_ = bundle.texts["trees"]
+            out._booster = trees.load(out.text_)
         return out
 
     def _start(self, again: bool = False) -> None:
@@ -255,84 +281,165 @@ class RecurringJobEstimator(Estimator):
                 f"{self.outcome!r} is unknown", field="outcome", fix="use 'completed' or 'occupancy'"
             )
         if not (again and hasattr(self, "memory_")):
-            self.memory_ = Memory.empty()
-            self.learner_ = Learner()
-            self.clock_ = -np.inf
-        self.noted_ = None
+            self.memory_, self.record_, self.calibration_ = Memory(), Record(), LevelCalibration()
+            self.limits_: tuple[int, ...] = (0, 0)
+            self.clock_, self.text_ = -np.inf, ""
+            self._booster: Any = None
+        self.noted_: Memory | None = None
 
-    def _learner(self) -> Learner:
-        return self.learner_ if hasattr(self, "learner_") else Learner()
-
-    def _rows(
+    def _jobs(
         self, X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, known_at: pd.Series | None
-    ) -> Rows:
+    ) -> Jobs:
         checked = checked_features(X, self.features)
-        return as_rows(checked, y, observed, known_at, self.clock_, self.outcome == "occupancy")
+        return as_jobs(checked, y, observed, known_at, self.clock_, self.outcome == "occupancy")
 
-    def _absorb(self, rows: Rows, ask: np.ndarray) -> np.ndarray:
-        """Take rows into the memory; return what was foretold of those asked, each as of its submission."""
-        self.memory_.admit(rows.keys)
-        slots = unknown_apart(self.memory_, rows.keys)
-        describe = bool(self.learner_.text)
-        _, _, numbers, quantiles = run(
-            self.memory_, slots, rows, ask, self.learner_.theta, None, describe, self.learner_.holds
-        )
-        if len(rows):
-            self.clock_ = max(self.clock_, float(rows.known.max()))
-        inputs = numbers
-        if describe:
-            inputs = trees.described(rows.features.iloc[ask], rows.submit[ask], numbers)
-        foretold = self.learner_.follow(quantiles, inputs, rows, ask)
-        self.learner_.count_limits(rows)
-        return foretold
+    def _grow(self, inputs: np.ndarray, target: np.ndarray) -> None:
+        self.text_ = trees.grow(inputs, target, self.seed)
+        self._booster = trees.load(self.text_)
 
-    def _now(self, checked: pd.DataFrame) -> np.ndarray:
-        learner = self._learner()
-        memory = getattr(self, "memory_", None) or Memory.empty()
-        noted = getattr(self, "noted_", None)
-        submit = seconds(checked["submit_time"])
-        clock = getattr(self, "clock_", -np.inf)
-        now = np.fmax(submit, clock if np.isfinite(clock) else 0.0)
-        describe = bool(learner.text)
-        quantiles, numbers = recall_now(
-            noted or memory,
-            rung_keys(checked),
-            log_limits(checked),
-            now,
-            int(noted is not None),
-            learner.theta,
-            describe,
-            learner.holds,
+    def _live(self, jobs: Jobs, ask: np.ndarray) -> "Seen":
+        """Take jobs into the memory; return what those asked could see, in their order: that of submission."""
+        parts = [Seen.blank()]
+        for past in self.memory_.live(jobs.keys, jobs, ask):
+            at = ask[sum(len(part.found) for part in parts) :][: len(past.hours)]
+            parts.append(see(past, jobs.features.iloc[at], jobs.submit[at]))
+        self.clock_ = max(self.clock_, float(jobs.known.max(initial=-np.inf)))
+        return Seen(
+            *(np.concatenate(arrays) for arrays in zip(*(vars(p).values() for p in parts), strict=True))
         )
-        inputs = numbers
-        if describe:
-            inputs = trees.described(checked, np.where(np.isnan(submit), now, submit), numbers)
-        return learner.distribution(quantiles, inputs, log_limits(checked))
+
+    def _count_limits(self, jobs: Jobs) -> None:
+        """Count the jobs that asked for a walltime, and those of them that ran 5 % past it."""
+        asked = np.isfinite(jobs.log_limit)
+        past = jobs.log_hours > jobs.log_limit + np.log(1.05)
+        self.limits_ = (self.limits_[0] + int(asked.sum()), self.limits_[1] + int(past.sum()))
+
+    def _held(self, log_hours: np.ndarray, log_limit: np.ndarray) -> np.ndarray:
+        """Return log hours, none past the walltime where the site ends jobs at it: hardly any has run past it."""
+        holds = self.limits_[1] <= 1 + 0.01 * self.limits_[0]
+        return np.minimum(log_hours, log_limit[:, None] + GRACE) if holds else log_hours
+
+    def _middles(self, seen: "Seen") -> np.ndarray:
+        """Return the past's middle and the trees', shape (rows, 2)."""
+        if self._booster is None:
+            middle = np.where(seen.agreement > 0.5, seen.repeated, seen.found[:, HALF])
+            return np.column_stack([middle, middle])
+        told = trees.answer(self._booster, seen.inputs)
+        return np.column_stack([seen.repeated + np.clip(told - seen.repeated, -LEAN, LEAN), told])
+
+    def _choice(self, keys: list[int], agreement: float) -> int:
+        """Return 0 where the past answers, 1 where the trees do."""
+        return int(self.record_.lead(keys) + SURE * (agreement - 0.5) <= LEAD)
+
+    def _now(self, checked: pd.DataFrame, levels: Sequence[float]) -> np.ndarray:
+        if not hasattr(self, "memory_"):
+            self._start()
+        submit, keys = seconds(checked["submit_time"]), rung_keys(checked)
+        now = np.fmax(submit, self.clock_ if np.isfinite(self.clock_) else 0.0)
+        # what became known at this very instant is known
+        past = (self.noted_ or self.memory_).recall(
+            keys, np.nextafter(now, np.inf), int(self.noted_ is not None)
+        )
+        seen = see(past, checked, np.where(np.isnan(submit), now, submit))
+        middles = self._middles(seen)
+        rows = zip(record_keys(keys), seen.agreement.tolist(), strict=True)
+        chosen = [self._choice(key, sure) for key, sure in rows]
+        limit = log_limits(checked)
+        foretold = self._held(moved(seen.found, middles[np.arange(len(keys)), chosen]), limit)
+        told = self._calibrated(foretold, levels)
+        ratio = np.log(np.maximum(sizes(checked), 1.0) / np.maximum(checked["gpus"].to_numpy(float), 1.0))
+        twice = 2.0 * np.asarray(levels)
+        share = np.where(ratio[:, None] < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
+        return self._held(told + ratio[:, None] * share, limit)
+
+    def _follow(self, seen: "Seen", jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
+        """Answer jobs as of their submission, and learn from each as it becomes known.
+
+        ``seen`` is in the order of submission, ``jobs`` and what is returned as they come.
+        """
+        back = np.argsort(np.argsort(jobs.submit, kind="stable"), kind="stable")
+        seen = seen.take(back)
+        middles = self._middles(seen)
+        lost = loss(jobs.log_hours[:, None] - self._held(middles, jobs.log_limit), jobs.exact[:, None])
+        keys, sent, sure = record_keys(jobs.keys), jobs.submit.tolist(), seen.agreement.tolist()
+        leads = (lost[:, 1] - lost[:, 0]).tolist()
+        chosen, stands = np.zeros(len(jobs), dtype=np.int64), np.zeros(len(jobs), dtype=bool)
+        for asked, row in in_order(jobs):
+            if asked:
+                chosen[row] = self._choice(keys[row], sure[row])
+            elif self.record_.counts(keys[row][-1], sent[row]):
+                stands[row] = True
+                if self._booster is not None:
+                    self.record_.add(keys[row], leads[row])
+        foretold = self._held(moved(seen.found, middles[np.arange(len(jobs)), chosen]), jobs.log_limit)
+        return self._calibrate(foretold, jobs, stands, levels)
 
     def _calibrated(self, foretold: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        calibration = self._learner().calibration
         classes = spread_class(foretold)
         at = np.empty((len(foretold), len(levels)))
         for c in np.unique(classes):
-            at[classes == c] = calibration.levels(int(c), levels)
+            at[classes == c] = self.calibration_.levels(int(c), levels)
         return read(foretold, at)
 
-    def _calibrate_as_told(self, foretold: np.ndarray, rows: Rows, levels: Sequence[float]) -> np.ndarray:
-        calibration = self.learner_.calibration
-        u = outcome_levels(foretold, rows.log_hours, rows.flags)
-        classes = spread_class(foretold)
-        asked, told = np.argsort(rows.submit, kind="stable"), np.argsort(rows.known, kind="stable")
-        counts = thinned(rows.recipe, rows.submit)
-        ready = np.searchsorted(rows.known[told], rows.submit[asked], side="left")
+    def _calibrate(
+        self, foretold: np.ndarray, jobs: Jobs, stands: np.ndarray, levels: Sequence[float]
+    ) -> np.ndarray:
+        """Return calibrated answers as of each submission, and calibrate on the outcomes as they become known."""
+        u, classes = outcome_levels(foretold, jobs.log_hours, jobs.exact), spread_class(foretold)
+        asked, told = np.argsort(jobs.submit, kind="stable"), np.argsort(jobs.known, kind="stable")
+        ready = np.searchsorted(jobs.known[told], jobs.submit[asked], side="left")
         out = np.empty((len(u), len(levels)))
         done = 0
-        for at in range(0, len(asked), STEP):
-            new = told[done : ready[at]]
-            calibration.add(classes[new[counts[new]]], u[new[counts[new]]])
-            calibration.follow(classes[new], u[new])
-            done = max(done, int(ready[at]))
+        for at in range(0, len(asked) + STEP, STEP):
+            until = max(done, int(ready[at])) if at < len(asked) else len(told)
+            new = told[done:until]
+            self.calibration_.add(classes[new[stands[new]]], u[new[stands[new]]])
+            self.calibration_.follow(classes[new], u[new])
+            done = until
             out[asked[at : at + STEP]] = self._calibrated(foretold[asked[at : at + STEP]], levels)
-        rest = told[done:]
-        calibration.add(classes[rest[counts[rest]]], u[rest[counts[rest]]])
-        calibration.follow(classes[rest], u[rest])
         return out
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What rows could know, worked out: the past's quantiles, what it repeats, its agreement, the trees' inputs."""
+
+    found: np.ndarray
+    repeated: np.ndarray
+    agreement: np.ndarray
+    inputs: np.ndarray
+
+    @classmethod
+    def blank(cls) -> "Seen":
+        """Return what no rows could know."""
+        inputs = np.empty((0, len(trees.RISING)), dtype=np.float32)
+        return cls(np.empty((0, len(GRID))), np.empty(0), np.empty(0), inputs)
+
+    def take(self, at: np.ndarray) -> "Seen":
+        """Return what the rows at these places could know."""
+        return Seen(*(array[at] for array in vars(self).values()))
+
+
+def see(past: Past, features: pd.DataFrame, submit: np.ndarray) -> Seen:
+    """Return what rows could know of their past."""
+    mass = mixture(past)
+    agreement, repeated = cluster(mass)
+    inputs = trees.described(features, submit, past).astype(np.float32)
+    return Seen(quantiles(mass), repeated, agreement, inputs)
+
+
+def _beyond(found: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Return the medians of distributions (log hours at ``GRID``) given that the truth lies above lower bounds."""
+    level = (1.0 + transform(found, bound)) / 2
+    return np.maximum(read(found, np.clip(level, GRID[0], GRID[-1])[:, None])[:, 0], bound)
+
+
+def outcome_levels(foretold: np.ndarray, log_hours: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return the level at which each outcome fell; a lower bound's truth lies somewhere above its own level.
+
+    The levels above are drawn in the golden-ratio sequence, which spreads them evenly without chance.
+    """
+    u = transform(foretold, log_hours)
+    bound = np.flatnonzero(~exact)
+    u[bound] += (1.0 - u[bound]) * ((0.5 + 0.618033988749895 * np.arange(len(bound))) % 1.0)
+    return u

@@ -8,15 +8,8 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 
-RUNGS = ("recipe", "user+gpus+name", "user+gpus", "user", "group", "site+gpus+walltime", "site")
-"""The ladder, finest first. ``recipe`` is the same user, name, GPUs, walltime, queue, CPUs, nodes and memory."""
-
-COLUMNS = (*RUNGS, "user, once a recipe", "site, once a recipe", "user, of walltime", "site, of walltime")
-"""The rungs, then what hedges a recipe that is new: past recipes counted once each however many jobs they had, and
-durations as shares of the requested walltime."""
-
-FIRST_ONCE, FIRST_RATIO = len(RUNGS), len(RUNGS) + 2
-"""Where the once-a-recipe columns and the walltime-ratio columns begin."""
+RUNGS = ("recipe", "user+gpus+name", "user+gpus", "user", "group", "gpus+walltime", "site")
+"""The rungs, finest first. ``recipe`` is the same user, name, GPUs, walltime, queue, CPUs, nodes and memory."""
 
 NONE = np.uint64(0)
 """The key of a rung that a row does not have: it names no user, say."""
@@ -34,24 +27,23 @@ def name_pattern(names: pd.Series) -> pd.Series:
 
 
 def rung_keys(features: pd.DataFrame) -> np.ndarray:
-    """Return the key of each row in each of ``COLUMNS``.
+    """Return the key of each row on each of ``RUNGS``.
 
     Parameters
     ----------
     features
-        Checked features: user, group, name, queue as text, gpus, requested_walltime_h, cpus, nodes, mem_mb.
+        Checked features: user, group, name, queue as text, gpus, asked_gpus, requested_walltime_h, cpus, nodes, mem_mb.
 
     Returns
     -------
-    ndarray of uint64, shape (rows, len(COLUMNS))
-        Equal keys mean the same past; ``NONE`` where the row lacks what the column is made of, or where a rung would
-        repeat the next one.
+    ndarray of uint64, shape (rows, len(RUNGS))
+        Equal keys mean the same past; ``NONE`` where the row lacks what the rung is made of.
     """
     user, group = _text(features["user"]), _text(features["group"])
     name, queue = _text(name_pattern(features["name"])), _text(features["queue"])
     # where no user is known the account stands in, under another mark so that the two never mix
     who = np.where(user != NONE, _mix(user, 1), np.where(group != NONE, _mix(group, 2), NONE))
-    gpus = _number(features["gpus"].to_numpy(dtype=np.float64))
+    gpus = _number(sizes(features))
     limit = features["requested_walltime_h"].to_numpy(dtype=np.float64)
     walltime = _number(np.where(limit > 0, limit, np.nan))
     extra = [
@@ -59,10 +51,7 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
         walltime,
         *(_number(features[c].to_numpy(dtype=np.float64)) for c in ("cpus", "nodes", "mem_mb")),
     ]
-    known = np.any([e != NONE for e in extra], axis=0) & (who != NONE)
-    named = (name != NONE) & (who != NONE)
-    rows = len(features)
-    site = _key(16, np.ones(1, dtype=np.uint64))[0]
+    known, named = np.any([e != NONE for e in extra], axis=0) & (who != NONE), (name != NONE) & (who != NONE)
     columns = (
         np.where(known, _key(10, who, gpus, name, *extra), NONE),
         np.where(named, _key(11, who, gpus, name), NONE),
@@ -70,13 +59,15 @@ def rung_keys(features: pd.DataFrame) -> np.ndarray:
         np.where(who != NONE, _key(13, who), NONE),
         np.where((group != NONE) & (user != NONE), _key(14, group), NONE),
         np.where(walltime != NONE, _key(15, gpus, walltime), NONE),
-        np.full(rows, site),
-        np.where(who != NONE, _key(17, who), NONE),
-        np.full(rows, _mix(site, 18)),
-        np.where((who != NONE) & (walltime != NONE), _key(19, who), NONE),
-        np.where(walltime != NONE, _mix(site, 20), NONE),
+        _key(16, np.ones(len(features), dtype=np.uint64)),
     )
-    return np.column_stack(columns).astype(np.uint64).reshape(rows, len(COLUMNS))
+    return np.column_stack(columns).astype(np.uint64).reshape(len(features), len(RUNGS))
+
+
+def sizes(features: pd.DataFrame) -> np.ndarray:
+    """Return the GPUs that each job asks for: where another size is asked about, those of its own request."""
+    asked = features["asked_gpus"].to_numpy(dtype=np.float64)
+    return np.where(asked > 0, asked, features["gpus"].to_numpy(dtype=np.float64))
 
 
 @lru_cache(maxsize=4096)

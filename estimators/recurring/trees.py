@@ -1,11 +1,13 @@
-"""Boosted trees on what the past says in numbers: a second opinion for jobs whose own past leaves much open."""
+"""Boosted trees on what the past says in numbers: they answer where a job's own past leaves much open."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.estimators.recurring.kernels import BY_RUNG, MEMBERS, NUMBERS
+from tidegrid.estimators.recurring.keys import RUNGS, sizes
+from tidegrid.estimators.recurring.memory import Past
 
 ROUNDS, LEAVES, RATE = 250, 15, 0.03
 SCALE = 0.3
@@ -17,9 +19,15 @@ LEAST_ROWS = 60
 ENOUGH = 300
 """Jobs from which trees are worth growing."""
 
+_DECAYS = (0.6, 0.97)
+_BY_RUNG = ("recent mean", "mean", "spread", "newest", "count", "age", "open", "idle")
+_OWN = ("gpus", "walltime", "cpus", "nodes", "mem", "hour")
+RISING = [int(name in ("recent mean", "mean", "newest")) for name in _BY_RUNG] * len(RUNGS)
+RISING += [int(name == "walltime") for name in _OWN]
 
-def described(features: pd.DataFrame, submit: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return the trees' inputs: the numbers of the past, then the job's own.
+
+def described(features: pd.DataFrame, submit: np.ndarray, past: Past) -> np.ndarray:
+    """Return the trees' inputs: each rung's past in numbers, then the job's own.
 
     Parameters
     ----------
@@ -28,27 +36,33 @@ def described(features: pd.DataFrame, submit: np.ndarray, numbers: np.ndarray) -
     submit : ndarray of shape (rows,)
         Instants, seconds since 1970; the hour is UTC's. The day of the week is left out: few histories hold enough
         weeks to tell it from chance.
-    numbers : ndarray of shape (rows, NUMBERS)
-        As :func:`tidegrid.estimators.recurring.kernels.describe` gives them.
+    past
+        As of the instants.
     """
-    with np.errstate(divide="ignore"):
-        own = [
-            np.log2(np.maximum(features["gpus"].to_numpy(dtype=float), 0.5)),
+    columns: list[np.ndarray] = []
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        for r in range(len(RUNGS)):
+            values = past.hours[:, r].astype(float)
+            there, plain = ~np.isnan(values), np.nan_to_num(values)
+            for decay in _DECAYS:
+                weight = np.where(there, decay ** np.arange(values.shape[1]), 0.0)
+                total = weight.sum(axis=1)
+                mean = (weight * plain).sum(axis=1) / total
+                columns.append(mean)
+            square = (weight * plain**2).sum(axis=1) / total
+            columns.append(np.sqrt(np.maximum(square - mean**2, 0.0)))
+            gaps = (np.log(np.maximum(gap[:, r], 1.0)) for gap in (past.age, past.idle))
+            age, idle = gaps
+            columns += [values[:, 0], np.log1p(past.count[:, r]), age, past.open[:, r], idle]
+        columns += [
+            np.log2(np.maximum(sizes(features), 0.5)),
             np.log(np.maximum(features["requested_walltime_h"].to_numpy(dtype=float), 1e-3)),
             np.log1p(features["cpus"].to_numpy(dtype=float)),
             features["nodes"].to_numpy(dtype=float),
             np.log1p(features["mem_mb"].to_numpy(dtype=float)),
+            (submit % 86400.0) / 3600.0,
         ]
-    return np.column_stack([numbers, *own, (submit % 86400.0) / 3600.0])
-
-
-def _rising(columns: int) -> list[int]:
-    """Return 1 for inputs with which the answer may only rise: past durations and the walltime; 0 for the others."""
-    out = np.zeros(columns, dtype=int)
-    out[0 : 2 * len(MEMBERS) : 2] = 1
-    out[2 * len(MEMBERS) : NUMBERS : BY_RUNG] = 1
-    out[NUMBERS + 1] = 1
-    return [int(v) for v in out]
+    return np.column_stack(columns)
 
 
 def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
@@ -69,7 +83,7 @@ def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
         "bagging_fraction": 0.7,
         "bagging_freq": 1,
         "lambda_l2": 5.0,
-        "monotone_constraints": _rising(inputs.shape[1]),
+        "monotone_constraints": RISING,
         "num_threads": 1,
         "deterministic": True,
         "force_row_wise": True,

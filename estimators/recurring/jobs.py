@@ -1,4 +1,4 @@
-"""Jobs as arrays: durations, instants, keys, in the order in which they were submitted and became known."""
+"""Finished jobs as arrays: durations, instants, keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,26 +8,26 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import checked_durations, row_by_row
-from tidegrid.estimators.recurring.keys import NONE, rung_keys
+from tidegrid.estimators.recurring.keys import rung_keys
 
 FLOOR_H = 1.0 / 3600.0
 """The shortest duration that counts, one second: the resolution of every scheduler's clock."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class Jobs:
     """Finished jobs as arrays, in the order of the frame that they came in.
 
     Attributes
     ----------
     features : pandas.DataFrame
         Checked features.
-    keys : ndarray of uint64, shape (rows, columns)
+    keys : ndarray of uint64, shape (jobs, len(RUNGS))
         As :func:`tidegrid.estimators.recurring.keys.rung_keys` gives them.
     log_hours : ndarray of float64
-        Log of the duration, at least a second.
-    flags : ndarray of int8
-        1 for a true duration, 0 for a lower bound.
+        Natural log of the duration in hours, at least a second.
+    exact : ndarray of bool
+        False for a lower bound.
     submit, known : ndarray of float64
         Instants in seconds since 1970.
     log_limit : ndarray of float64
@@ -37,7 +37,7 @@ class Rows:
     features: pd.DataFrame
     keys: np.ndarray
     log_hours: np.ndarray
-    flags: np.ndarray
+    exact: np.ndarray
     submit: np.ndarray
     known: np.ndarray
     log_limit: np.ndarray
@@ -46,20 +46,20 @@ class Rows:
         """Return how many jobs there are."""
         return len(self.log_hours)
 
-    @property
-    def recipe(self) -> np.ndarray:
-        """The finest key of each job."""
-        return np.where(self.keys[:, 0] != NONE, self.keys[:, 0], self.keys[:, 2])
+    def take(self, at: np.ndarray) -> "Jobs":
+        """Return the jobs at these places."""
+        arrays = (self.keys, self.log_hours, self.exact, self.submit, self.known, self.log_limit)
+        return Jobs(self.features.iloc[at], *(array[at] for array in arrays))
 
 
-def as_rows(
+def as_jobs(
     features: pd.DataFrame,
     y: pd.Series,
     observed: pd.Series | None,
     known_at: pd.Series | None,
     clock: float,
     every_end: bool,
-) -> Rows:
+) -> Jobs:
     """Return jobs as arrays.
 
     Parameters
@@ -78,14 +78,14 @@ def as_rows(
     InputError
         A duration is negative, missing or infinite, or a column has another length; the row is named.
     """
-    rows = len(features)
-    hours, seen = checked_durations(features, y, observed)
+    hours, exact = checked_durations(features, y, observed)
     if known_at is not None:
         known_at = row_by_row(known_at, features, "known_at")
-    flags = np.ones(rows, dtype=np.int8) if every_end else seen.astype(np.int8)
+    if every_end:
+        exact = np.ones(len(features), dtype=bool)
     submit, known = _instants(features["submit_time"], known_at, hours, clock)
     log_hours = np.log(np.maximum(hours, FLOOR_H))
-    return Rows(features, rung_keys(features), log_hours, flags, submit, known, log_limits(features))
+    return Jobs(features, rung_keys(features), log_hours, exact, submit, known, log_limits(features))
 
 
 def log_limits(features: pd.DataFrame) -> np.ndarray:
@@ -103,12 +103,9 @@ def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:
 
 def seconds(instants: pd.Series) -> np.ndarray:
     """Return instants as seconds since 1970, NaN for none."""
-    if isinstance(instants.dtype, pd.DatetimeTZDtype):
-        plain = instants.to_numpy(dtype="datetime64[us]")
-        return np.where(np.isnat(plain), np.nan, plain.astype(np.int64) / 1e6)
-    utc = pd.to_datetime(instants, utc=True)
-    out = utc.astype("datetime64[us, UTC]").astype("int64").to_numpy(dtype=float) / 1e6
-    return np.where(utc.isna().to_numpy(), np.nan, out)
+    utc = instants if isinstance(instants.dtype, pd.DatetimeTZDtype) else pd.to_datetime(instants, utc=True)
+    plain = utc.to_numpy(dtype="datetime64[us]")
+    return np.where(np.isnat(plain), np.nan, plain.astype(np.int64) / 1e6)
 
 
 def _instants(
