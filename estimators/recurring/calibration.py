@@ -15,7 +15,7 @@ RECENT = 1000
 ENOUGH = 100
 """Outcomes from which a class answers for itself; below, all classes answer together."""
 
-TARGET, PACE, STRETCH = 0.8, 0.01, (0.0, 1.5)
+TARGET, PACE, STRETCH = 0.8, 0.02, (0.0, 1.5)
 """The band that is followed outcome by outcome, how fast, and how far levels may be stretched by it."""
 
 EDGES = (0.3, 1.2)

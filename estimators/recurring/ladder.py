@@ -1,4 +1,4 @@
-"""The distribution that a job's own past foretells: each rung answers as far as it has evidence, the next for the rest."""
+"""The distribution that a job's own past foretells: each rung answers as far as it has evidence."""
 
 import numpy as np
 from scipy.stats import norm
@@ -11,7 +11,7 @@ LADDER = tuple(RUNGS.index(name) for name in ("user+gpus+name", "user+gpus", "us
 between jobs that take as long."""
 
 SHRINK = 3.0
-"""Jobs at which a rung is believed by half; the rest of the belief goes to the next coarser rung, at last to the prior."""
+"""Jobs at which a rung is believed by half; the next coarser rung gets the rest, the prior what is left at last."""
 
 DECAY = 0.97
 """Weight of a job against the next newer one of its rung."""
@@ -22,6 +22,9 @@ PRIOR_MEDIAN_H, PRIOR_SIGMA = 0.5, 2.8
 The public traces of Helios Venus (2020) and Alliance Cedar (2021) have medians of 0.1 to 3.5 hours and a standard
 deviation of 1.0 to 1.3 decades; the prior spans both: 80 % of it lies between 50 seconds and 18 hours.
 """
+
+DOUBT = 0.03
+"""The share of belief that the prior keeps however long the past: a job may be the first of its kind."""
 
 LOW, BIN, BINS = -9.0, 0.05, 400
 """The grid of log hours on which distributions are summed: from 0.4 seconds to 60,000 hours in steps of 5 %."""
@@ -105,7 +108,7 @@ def cluster(mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def quantiles(mass: np.ndarray) -> np.ndarray:
     """Return log hours at ``GRID`` of the smoothed belief, shape (rows, len(GRID))."""
-    smooth = (mass.astype(np.float32) @ _KERNEL).astype(np.float64)
+    smooth = (1.0 - DOUBT) * (mass.astype(np.float32) @ _KERNEL).astype(np.float64) + DOUBT * _PRIOR
     below = np.column_stack([np.zeros(len(mass)), np.cumsum(smooth, axis=1)])
     below /= below[:, -1:]
     return _read(below, np.tile(GRID, (len(mass), 1)))

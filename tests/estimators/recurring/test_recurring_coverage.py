@@ -6,7 +6,8 @@ import pytest
 from recurring_cases import START, history, jobs_of, one
 
 from tidegrid.estimators.recurring import RecurringJobEstimator
-from tidegrid.estimators.recurring.calibration import GRID, LevelCalibration, read, transform
+from tidegrid.estimators.recurring.calibration import LevelCalibration, read, transform
+from tidegrid.estimators.recurring.ladder import GRID
 from tidegrid.models.codec import decode, encode
 
 
