@@ -18,7 +18,7 @@ SHRINK = (5.0, 10.0, 10.0)
 BURST_S = 3600.0
 """Jobs of a user and size submitted with no longer gaps are one burst."""
 
-SURE, LEAD = 0.7, 0.28
+SURE, LEAD = 0.6, 0.23
 """How much the past's own agreement counts beside the record, and the lead from which the past answers.
 
 Chosen with ``CAP`` and the shrinkages on the traces of Helios Venus (2020) and Alliance Cedar (2021): a low lead gains
