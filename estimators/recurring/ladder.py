@@ -1,6 +1,7 @@
 """The distribution that a job's own past foretells: each rung answers as far as it has evidence."""
 
 import numpy as np
+from scipy.signal import lfilter
 from scipy.stats import norm
 
 from tidegrid.estimators.recurring.keys import RUNGS
@@ -48,9 +49,6 @@ HALF = int(np.searchsorted(GRID, 0.5))
 _EDGES = LOW + BIN * np.arange(BINS + 1)
 _PRIOR = np.diff(norm.cdf(_EDGES, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA))
 _PRIOR = _PRIOR / _PRIOR.sum()
-_GAPS = np.abs(np.subtract.outer(np.arange(BINS), np.arange(BINS))) * BIN
-_KERNEL = (1 - TAIL) * np.exp(-_GAPS / NARROW) / NARROW + TAIL * np.exp(-_GAPS / WIDE) / WIDE
-_KERNEL = (_KERNEL / _KERNEL.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def mixture(past: Past) -> np.ndarray:
@@ -108,10 +106,19 @@ def cluster(mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def quantiles(mass: np.ndarray) -> np.ndarray:
     """Return log hours at ``GRID`` of the smoothed belief, shape (rows, len(GRID))."""
-    smooth = (1.0 - DOUBT) * (mass.astype(np.float32) @ _KERNEL).astype(np.float64) + DOUBT * _PRIOR
+    smooth = (1.0 - TAIL) * _smoothed(mass, NARROW) + TAIL * _smoothed(mass, WIDE)
+    smooth = (1.0 - DOUBT) * smooth + DOUBT * _PRIOR
     below = np.column_stack([np.zeros(len(mass)), np.cumsum(smooth, axis=1)])
     below /= below[:, -1:]
     return _read(below, np.tile(GRID, (len(mass), 1)))
+
+
+def _smoothed(mass: np.ndarray, width: float) -> np.ndarray:
+    # one pass forward and one back; a product with a matrix would round each row by how many rows there are
+    keep = np.exp(-BIN / width)
+    ahead = lfilter([1.0], [1.0, -keep], mass, axis=1)
+    back = lfilter([1.0], [1.0, -keep], mass[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray((ahead + back - mass) * (1.0 - keep) / (1.0 + keep))
 
 
 def _read(below: np.ndarray, wanted: np.ndarray) -> np.ndarray:
