@@ -25,7 +25,7 @@ CHUNK = 4096
 STEP = 25
 """Jobs of a replay between two looks at what became known, for the calibration only."""
 
-TREE_ROWS = 50_000
+TREE_ROWS = 25_000
 """Newest jobs that the trees learn from."""
 
 HELD_OUT = 0.5
@@ -81,6 +81,8 @@ class RecurringJobEstimator(Estimator):
         Feature("nodes", "float", "nodes", low=0, doc="nodes asked for"),
         Feature("mem_mb", "float", "MiB", low=0, doc="memory asked for"),
     )
+
+    noted_: Memory | None
 
     def __init__(self, outcome: Literal["completed", "occupancy"] = "completed", seed: int = 0) -> None:
         self.outcome = outcome
@@ -285,7 +287,7 @@ class RecurringJobEstimator(Estimator):
             self.limits_: tuple[int, ...] = (0, 0)
             self.clock_, self.text_ = -np.inf, ""
             self._booster: Any = None
-        self.noted_: Memory | None = None
+        self.noted_ = None
 
     def _jobs(
         self, X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, known_at: pd.Series | None
@@ -334,7 +336,10 @@ class RecurringJobEstimator(Estimator):
 
     def _now(self, checked: pd.DataFrame, levels: Sequence[float]) -> np.ndarray:
         if not hasattr(self, "memory_"):
-            self._start()
+            # asking must not turn an unfitted estimator into a fitted one
+            blank = type(self)(self.outcome, self.seed)
+            blank._start()
+            return blank._now(checked, levels)
         submit, keys = seconds(checked["submit_time"]), rung_keys(checked)
         now = np.fmax(submit, self.clock_ if np.isfinite(self.clock_) else 0.0)
         # what became known at this very instant is known

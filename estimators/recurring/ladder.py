@@ -59,6 +59,8 @@ def mixture(past: Past) -> np.ndarray:
     for r in LADDER:
         values = past.hours[:, r]
         weight = np.where(np.isnan(values), 0.0, ages)
+        if not weight.any():
+            continue
         total = weight.sum(axis=1)
         jobs = total**2 / np.maximum((weight**2).sum(axis=1), 1e-12)
         share = rest * jobs / (jobs + SHRINK)

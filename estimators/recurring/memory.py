@@ -1,6 +1,6 @@
 """What is remembered of past jobs, and what of it each of many jobs could know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -160,7 +160,7 @@ class Memory:
         return {"keys": np.array(list(self.index), dtype=np.uint64), **rings, **counts}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Memory":
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Memory":
         """Rebuild the memory from :meth:`arrays`."""
         index = {key: slot for slot, key in enumerate(arrays["keys"].tolist())}
         ring = np.empty((len(index), WINDOW), RING)
@@ -196,7 +196,7 @@ def _past(
     ring = np.take_along_axis(ring, cells, axis=2)
     # what has become known since a row's instant was not known to it
     late = ~(ring["known"] < now[:, None, None])
-    if late[..., 0].any():
+    if (late[..., 0] & ~late.all(axis=2)).any():
         ring = np.take_along_axis(ring, np.argsort(late, axis=2, kind="stable"), axis=2)
         late = ~(ring["known"] < now[:, None, None])
     absent = keys == NONE

@@ -1,5 +1,6 @@
 """Whom to believe: by how much the past has foretold better than the trees, for the user's jobs of this size."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,7 +75,7 @@ class Record:
         return out
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Record":
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Record":
         """Rebuild the record from :meth:`arrays`."""
         tables = [
             dict(zip(arrays[f"{name}_keys"].tolist(), arrays[name].tolist(), strict=True))
