@@ -23,7 +23,7 @@ SURE, LEAD = 0.6, 0.23
 """How much the past's own agreement counts beside the record, and the lead from which the past answers.
 
 Chosen with ``CAP`` and the shrinkages on the traces of Helios Venus (2020) and Alliance Cedar (2021): a low lead gains
-median error, a high one rank correlation. Without a record, past jobs answer where they agree by 90 %.
+median error, a high one rank correlation. Without a record, past jobs answer where they agree by 88 %.
 """
 
 _RUNGS = [RUNGS.index(name) for name in ("site", "user", "user+gpus")]
