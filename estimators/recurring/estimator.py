@@ -8,31 +8,26 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_features, quantile_frame
+from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, checked_columns, quantile_frame
+from tidegrid.estimators.boosted import booster_of
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import trees
-from tidegrid.estimators.recurring.calibration import LevelCalibration, read, spread_class, transform
-from tidegrid.estimators.recurring.jobs import Jobs, as_jobs, log_limits, refuse, seconds
-from tidegrid.estimators.recurring.keys import RUNGS, check_hash, hash_probe, rung_keys, sizes
-from tidegrid.estimators.recurring.ladder import GRID, HALF, LADDER, cluster, mixture, moved, quantiles
-from tidegrid.estimators.recurring.memory import Memory, Past, in_order
-from tidegrid.estimators.recurring.record import LEAD, SURE, Record, loss, record_keys
+from tidegrid.estimators.recurring.calibration import LevelCalibration
+from tidegrid.estimators.recurring.jobs import Jobs, Rows, as_jobs, as_rows, refuse
+from tidegrid.estimators.recurring.keys import RUNGS, rung_keys, sizes
+from tidegrid.estimators.recurring.ladder import GRID, HALF, LADDER, foretold, moved, read, transform
+from tidegrid.estimators.recurring.memory import PART, Memory, Past, in_order
+from tidegrid.estimators.recurring.record import SHARES, Record, losses, record_keys
 from tidegrid.models import Bundle
 
 CHUNK = 4096
 """Rows answered at once."""
-
-STEP = 25
-"""Jobs of a replay between two looks at what became known, for the calibration only."""
 
 TREE_ROWS = 25_000
 """Newest jobs that the trees learn from."""
 
 HELD_OUT = 0.5
 """The share of the newest jobs that calibrate: predicted by trees that have seen only older ones."""
-
-LEAN = 0.2 * np.log(10.0)
-"""How far the past's answer leans towards the trees', in log time, were it wholly unsure; the surer, the less."""
 
 GRACE = 0.02
 """What a job may run past its walltime, in log time: schedulers need a moment to end it."""
@@ -42,10 +37,10 @@ class RecurringJobEstimator(Estimator):
     """Durations from history alone: the job's user, account, name, size, requested walltime and hour.
 
     Past jobs like the one at hand answer together: those of the user with these GPUs and this name, with these GPUs,
-    of the user, the group, the site; each rung as far as it has evidence. Where they repeat, the duration that they
-    repeat is the middle of the answer; elsewhere boosted trees' is, whichever has foretold better for the user's jobs
-    of this size. Levels are calibrated on jobs that neither had seen. With no past at all a wide documented prior
-    answers. Only what was known at a job's submission ever enters its answer.
+    of the user, the group, the site; each rung as far as it has evidence. The middle of the answer is their median,
+    boosted trees', or the mean of both (of logs), whichever has been closest for the user's recent jobs. Levels are
+    calibrated on jobs that neither had seen. With no past at all a wide documented prior answers. Only what was known
+    at a job's submission ever enters its answer.
 
     Parameters
     ----------
@@ -111,20 +106,18 @@ class RecurringJobEstimator(Estimator):
         self._count_limits(jobs)
         newest = np.sort(np.argsort(jobs.known, kind="stable")[-TREE_ROWS:])
         newest = newest[np.argsort(jobs.submit[newest], kind="stable")]
-        seen, newest_jobs = self._live(jobs, newest), jobs.take(newest)
-        target = np.where(
-            newest_jobs.exact, newest_jobs.log_hours, _beyond(seen.found, newest_jobs.log_hours)
-        )
+        seen, jobs = self._live(jobs, newest), jobs.take(newest)
+        target = np.where(jobs.exact, jobs.log_hours, beyond(seen.found, jobs.log_hours))
         # each outcome that the first trees have not seen says whom to believe, and calibrates
-        cut = int(len(newest) * (1 - HELD_OUT))
-        early = newest_jobs.known < newest_jobs.submit[cut : cut + 1]
+        late = slice(int(len(jobs) * (1 - HELD_OUT)), None)
+        early = jobs.known < jobs.submit[late][:1]
         if early.sum() >= trees.ENOUGH:
-            self._grow(seen.inputs[early], target[early])
-            self._follow(seen.take(np.arange(cut, len(newest))), jobs.take(newest[cut:]))
+            self._use(trees.grow(seen.inputs[early], target[early], self.seed))
+            self._follow(seen.take(late), jobs.take(late))
         else:
-            self._follow(seen, newest_jobs)
-        if len(newest) >= trees.ENOUGH:
-            self._grow(seen.inputs, target)
+            self._follow(seen, jobs)
+        if len(jobs) >= trees.ENOUGH:
+            self._use(trees.grow(seen.inputs, target, self.seed))
         self.memory_.forget()
         return self
 
@@ -149,11 +142,10 @@ class RecurringJobEstimator(Estimator):
         Each call replaces the one before.
         """
         self._start(again=True)
-        checked = checked_features(X, self.features)
-        submit = seconds(checked["submit_time"])
-        submit = np.where(np.isnan(submit), self.clock_, submit)
+        rows = as_rows(checked_columns(X, self.features))
+        submit = np.where(np.isnan(rows.submit), self.clock_, rows.submit)
         self.noted_ = replace(self.memory_, begun=self.memory_.begun.copy(), sent=self.memory_.sent.copy())
-        slots = self.memory_.slots(rung_keys(checked))
+        slots = self.memory_.slots(rows.keys)
         for row in np.argsort(submit, kind="stable"):
             self.noted_.submit(slots[row][slots[row] > 0], float(submit[row]))
         return self
@@ -180,7 +172,9 @@ class RecurringJobEstimator(Estimator):
         wanted = as_levels(levels)
         self._start(again=True)
         jobs = self._jobs(X, y, observed, known_at)
-        told = self._follow(self._live(jobs, np.argsort(jobs.submit, kind="stable")), jobs, wanted)
+        asked = np.argsort(jobs.submit, kind="stable")
+        told = np.empty((len(jobs), len(wanted)))
+        told[asked] = self._follow(self._live(jobs, asked), jobs.take(asked), wanted)
         self._count_limits(jobs)
         self.memory_.forget()
         return quantile_frame(np.exp(told), wanted, X.index)
@@ -188,10 +182,10 @@ class RecurringJobEstimator(Estimator):
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the duration in hours, from everything learnt so far."""
         wanted = as_levels(levels)
-        checked = checked_features(X, self.features)
+        rows = as_rows(checked_columns(X, self.features))
         out = np.empty((len(X), len(wanted)))
         for at in range(0, len(X), CHUNK):
-            out[at : at + CHUNK] = self._now(checked.iloc[at : at + CHUNK], wanted)
+            out[at : at + CHUNK] = self._now(rows.take(slice(at, at + CHUNK)), wanted)
         return quantile_frame(np.exp(out), wanted, X.index)
 
     def predict_remaining(
@@ -215,7 +209,7 @@ class RecurringJobEstimator(Estimator):
 
         Where ``asked_gpus`` is another size than ``gpus``, ``"; scaled from 4 GPUs, the size asked for"`` follows.
         """
-        checked = checked_features(X, self.features)
+        checked = checked_columns(X, self.features)
         memory = getattr(self, "memory_", None) or Memory()
         counts = memory.ended[memory.slots(rung_keys(checked))]
         out = np.full(len(X), "prior: no past jobs", dtype=object)
@@ -223,14 +217,14 @@ class RecurringJobEstimator(Estimator):
             for row in np.flatnonzero(counts[:, rung]):
                 n = counts[row, rung]
                 out[row] = f"site history: {RUNGS[rung]}, {n} job{'s' if n > 1 else ''}"
-        size, gpus = sizes(checked), checked["gpus"].to_numpy(dtype=float)
+        size, gpus = sizes(checked), checked["gpus"]
         for row in np.flatnonzero(size != gpus):
             out[row] += f"; scaled from {size[row]:g} GPUs, the size asked for"
         return pd.Series(out, index=X.index)
 
     def calibrated(self, levels: Sequence[float] = LEVELS) -> bool:
         """Say whether enough outcomes are known for these levels to be calibrated at all."""
-        return hasattr(self, "memory_") and self.calibration_.calibrated(0, as_levels(levels))
+        return hasattr(self, "memory_") and self.calibration_.calibrated(as_levels(levels))
 
     def to_bundle(self) -> Bundle:
         """Return parameters, memory, record, trees and calibration as plain data."""
@@ -238,14 +232,9 @@ class RecurringJobEstimator(Estimator):
         if not hasattr(self, "memory_"):
             return Bundle(self.name, params)
         arrays = {**self.memory_.arrays(), **self.record_.arrays()}
-        arrays |= {f"ranks_{c}": ranks for c, ranks in enumerate(self.calibration_.ranks)}
-        state = {
-            "clock": self.clock_ if np.isfinite(self.clock_) else None,
-            "classes": len(self.calibration_.ranks),
-            "hash_probe": str(hash_probe()),
-            "limits": list(self.limits_),
-            "stretch": self.calibration_.stretch,
-        }
+        arrays["transforms"] = np.array(self.calibration_.newest)
+        clock = self.clock_ if np.isfinite(self.clock_) else None
+        state = {"clock": clock, "limits": list(self.limits_)}
         return Bundle(self.name, params, state, arrays, {"trees": self.text_} if self.text_ else {})
 
     @classmethod
@@ -255,26 +244,22 @@ class RecurringJobEstimator(Estimator):
         Raises
         ------
         InputError
-            It was saved by another release of this estimator, or this pandas hashes text in another way than the one
-            that the keys were made with.
+            It was saved by another release of this estimator, or its trees are no sound model.
         """
         out = cls(**bundle.params)
         if not bundle.state:
             return out
-        check_hash(int(bundle.state["hash_probe"]))
-        if "leads" not in bundle.arrays:
+        if "transforms" not in bundle.arrays:
             raise InputError(
                 "it was saved by an older release", field="recurring", fix="fit it again: tidegrid train"
             )
         out._start()
         out.memory_, out.record_ = Memory.from_arrays(bundle.arrays), Record.from_arrays(bundle.arrays)
-        ranks = [bundle.arrays[f"ranks_{c}"].copy() for c in range(bundle.state["classes"])]
-        out.calibration_ = LevelCalibration(ranks, float(bundle.state["stretch"]))
+        out.calibration_ = LevelCalibration(bundle.arrays["transforms"].tolist())
         out.limits_ = tuple(int(n) for n in bundle.state["limits"])
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
         if "trees" in bundle.texts:
-            out.text_ = bundle.texts["trees"]
-            out._booster = trees.load(out.text_)
+            out._use(bundle.texts["trees"])
         return out
 
     def _start(self, again: bool = False) -> None:
@@ -292,20 +277,22 @@ class RecurringJobEstimator(Estimator):
     def _jobs(
         self, X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, known_at: pd.Series | None
     ) -> Jobs:
-        checked = checked_features(X, self.features)
-        return as_jobs(checked, y, observed, known_at, self.clock_, self.outcome == "occupancy")
+        jobs = as_jobs(X, y, self.features, observed, known_at, self.clock_)
+        return replace(jobs, exact=np.ones_like(jobs.exact)) if self.outcome == "occupancy" else jobs
 
-    def _grow(self, inputs: np.ndarray, target: np.ndarray) -> None:
-        self.text_ = trees.grow(inputs, target, self.seed)
-        self._booster = trees.load(self.text_)
+    def _use(self, text: str) -> None:
+        self.text_, self._booster = text, booster_of(text, len(trees.RISING))
 
     def _live(self, jobs: Jobs, ask: np.ndarray) -> "Seen":
         """Take jobs into the memory; return what those asked could see, in their order: that of submission."""
-        parts = [Seen.blank()]
+        asked = jobs.take(ask)
+        parts, at = [], 0
         for past in self.memory_.live(jobs.keys, jobs, ask):
-            at = ask[sum(len(part.found) for part in parts) :][: len(past.hours)]
-            parts.append(see(past, jobs.features.iloc[at], jobs.submit[at]))
+            parts.append(see(past, asked.own[at : at + PART], asked.submit[at : at + PART]))
+            at += PART
         self.clock_ = max(self.clock_, float(jobs.known.max(initial=-np.inf)))
+        if not parts:
+            return Seen(np.empty((0, len(GRID))), np.empty((0, len(trees.RISING)), dtype=np.float32))
         return Seen(
             *(np.concatenate(arrays) for arrays in zip(*(vars(p).values() for p in parts), strict=True))
         )
@@ -321,131 +308,84 @@ class RecurringJobEstimator(Estimator):
         holds = self.limits_[1] <= 1 + 0.01 * self.limits_[0]
         return np.minimum(log_hours, log_limit[:, None] + GRACE) if holds else log_hours
 
-    def _middles(self, seen: "Seen") -> np.ndarray:
-        """Return the past's middle and the trees', shape (rows, 2)."""
-        if self._booster is None:
-            middle = np.where(seen.agreement > 0.5, seen.repeated, seen.found[:, HALF])
-            return np.column_stack([middle, middle])
-        told = trees.answer(self._booster, seen.inputs)
-        lean = LEAN * (1.0 - seen.agreement)
-        return np.column_stack([seen.repeated + np.clip(told - seen.repeated, -lean, lean), told])
+    def _middles(self, seen: "Seen", log_limit: np.ndarray) -> np.ndarray:
+        """Return the middle of each answer that there is to choose from, shape (rows, len(SHARES))."""
+        past = seen.found[:, HALF]
+        told = past if self._booster is None else trees.answer(self._booster, seen.inputs)
+        return self._held(past[:, None] * SHARES + told[:, None] * (1.0 - SHARES), log_limit)
 
-    def _choice(self, keys: list[int], agreement: float) -> int:
-        """Return 0 where the past answers, 1 where the trees do."""
-        return int(self.record_.lead(keys) + SURE * (agreement - 0.5) <= LEAD)
-
-    def _now(self, checked: pd.DataFrame, levels: Sequence[float]) -> np.ndarray:
+    def _now(self, rows: Rows, levels: Sequence[float]) -> np.ndarray:
         if not hasattr(self, "memory_"):
             # asking must not turn an unfitted estimator into a fitted one
             blank = type(self)(self.outcome, self.seed)
             blank._start()
-            return blank._now(checked, levels)
-        submit, keys = seconds(checked["submit_time"]), rung_keys(checked)
-        now = np.fmax(submit, self.clock_ if np.isfinite(self.clock_) else 0.0)
+            return blank._now(rows, levels)
+        now = np.fmax(rows.submit, self.clock_ if np.isfinite(self.clock_) else 0.0)
         # what became known at this very instant is known
-        past = (self.noted_ or self.memory_).recall(
-            keys, np.nextafter(now, np.inf), int(self.noted_ is not None)
-        )
-        seen = see(past, checked, np.where(np.isnan(submit), now, submit))
-        middles = self._middles(seen)
-        rows = zip(record_keys(keys), seen.agreement.tolist(), strict=True)
-        chosen = [self._choice(key, sure) for key, sure in rows]
-        limit = log_limits(checked)
-        foretold = self._held(moved(seen.found, middles[np.arange(len(keys)), chosen]), limit)
-        told = self._calibrated(foretold, levels)
-        ratio = np.log(np.maximum(sizes(checked), 1.0) / np.maximum(checked["gpus"].to_numpy(float), 1.0))
-        twice = 2.0 * np.asarray(levels)
-        share = np.where(ratio[:, None] < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
-        return self._held(told + ratio[:, None] * share, limit)
+        memory = self.noted_ or self.memory_
+        past = memory.recall(rows.keys, np.nextafter(now, np.inf), int(self.noted_ is not None))
+        seen = see(past, rows.own, np.where(np.isnan(rows.submit), now, rows.submit))
+        chosen = [self.record_.choice(keys) for keys in record_keys(rows.keys)]
+        middle = self._middles(seen, rows.log_limit)[np.arange(len(rows)), chosen]
+        found = self._held(moved(seen.found, middle), rows.log_limit)
+        told = at_levels(found, np.tile(self.calibration_.levels(levels), (len(rows), 1)))
+        scale, twice = rows.log_scale[:, None], 2.0 * np.asarray(levels)
+        share = np.where(scale < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
+        return self._held(told + scale * share, rows.log_limit)
 
     def _follow(self, seen: "Seen", jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
-        """Answer jobs as of their submission, and learn from each as it becomes known.
-
-        ``seen`` is in the order of submission, ``jobs`` and what is returned as they come.
-        """
-        back = np.argsort(np.argsort(jobs.submit, kind="stable"), kind="stable")
-        seen = seen.take(back)
-        middles = self._middles(seen)
-        lost = loss(jobs.log_hours[:, None] - self._held(middles, jobs.log_limit), jobs.exact[:, None])
-        keys, sent, sure = record_keys(jobs.keys), jobs.submit.tolist(), seen.agreement.tolist()
-        leads = (lost[:, 1] - lost[:, 0]).tolist()
-        chosen, stands = np.zeros(len(jobs), dtype=np.int64), np.zeros(len(jobs), dtype=bool)
+        """Answer jobs as of their submission, and learn from each as it becomes known: whom to believe, which level."""
+        middles = self._middles(seen, jobs.log_limit)
+        found = [self._held(moved(seen.found, middle), jobs.log_limit) for middle in middles.T]
+        u = np.column_stack([outcome_levels(each, jobs.log_hours, jobs.exact) for each in found]).tolist()
+        lost = losses(jobs.log_hours[:, None] - middles, jobs.exact[:, None]).tolist()
+        keys, submit = record_keys(jobs.keys), jobs.submit.tolist()
+        chosen, wanted = np.zeros(len(jobs), dtype=np.int64), np.empty((len(jobs), len(levels)))
         for asked, row in in_order(jobs):
             if asked:
-                chosen[row] = self._choice(keys[row], sure[row])
-            elif self.record_.counts(keys[row][-1], sent[row]):
-                stands[row] = True
+                chosen[row] = self.record_.choice(keys[row])
+                wanted[row] = self.calibration_.levels(levels)
+            else:
                 if self._booster is not None:
-                    self.record_.add(keys[row], leads[row])
-        foretold = self._held(moved(seen.found, middles[np.arange(len(jobs)), chosen]), jobs.log_limit)
-        return self._calibrate(foretold, jobs, stands, levels)
-
-    def _calibrated(self, foretold: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        classes = spread_class(foretold)
-        at = np.empty((len(foretold), len(levels)))
-        for c in np.unique(classes):
-            at[classes == c] = self.calibration_.levels(int(c), levels)
-        return read(foretold, at)
-
-    def _calibrate(
-        self, foretold: np.ndarray, jobs: Jobs, stands: np.ndarray, levels: Sequence[float]
-    ) -> np.ndarray:
-        """Return calibrated answers as of each submission, and calibrate on the outcomes as they become known."""
-        u, classes = outcome_levels(foretold, jobs.log_hours, jobs.exact), spread_class(foretold)
-        asked, told = np.argsort(jobs.submit, kind="stable"), np.argsort(jobs.known, kind="stable")
-        ready = np.searchsorted(jobs.known[told], jobs.submit[asked], side="left")
-        out = np.empty((len(u), len(levels)))
-        done = 0
-        for at in range(0, len(asked) + STEP, STEP):
-            until = max(done, int(ready[at])) if at < len(asked) else len(told)
-            new = told[done:until]
-            self.calibration_.add(classes[new[stands[new]]], u[new[stands[new]]])
-            self.calibration_.follow(classes[new], u[new])
-            done = until
-            out[asked[at : at + STEP]] = self._calibrated(foretold[asked[at : at + STEP]], levels)
-        return out
+                    self.record_.add(keys[row], lost[row], self.record_.weight(keys[row][-1], submit[row]))
+                self.calibration_.add(u[row][chosen[row]])
+        return at_levels(np.stack(found, axis=1)[np.arange(len(jobs)), chosen], wanted)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What rows could know, worked out: the past's quantiles, what it repeats, its agreement, the trees' inputs."""
+    """What rows could know, worked out: the quantiles (log hours) that the past foretells, and the trees' inputs."""
 
     found: np.ndarray
-    repeated: np.ndarray
-    agreement: np.ndarray
     inputs: np.ndarray
-
-    @classmethod
-    def blank(cls) -> "Seen":
-        """Return what no rows could know."""
-        inputs = np.empty((0, len(trees.RISING)), dtype=np.float32)
-        return cls(np.empty((0, len(GRID))), np.empty(0), np.empty(0), inputs)
 
     def take(self, at: np.ndarray) -> "Seen":
         """Return what the rows at these places could know."""
-        return Seen(*(array[at] for array in vars(self).values()))
+        return Seen(self.found[at], self.inputs[at])
 
 
-def see(past: Past, features: pd.DataFrame, submit: np.ndarray) -> Seen:
+def see(past: Past, own: np.ndarray, submit: np.ndarray) -> Seen:
     """Return what rows could know of their past."""
-    mass = mixture(past)
-    agreement, repeated = cluster(mass)
-    inputs = trees.described(features, submit, past).astype(np.float32)
-    return Seen(quantiles(mass), repeated, agreement, inputs)
+    return Seen(foretold(past), trees.described(own, submit, past))
 
 
-def _beyond(found: np.ndarray, bound: np.ndarray) -> np.ndarray:
+def at_levels(quantiles: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return each row's quantiles at its ``levels``, linearly from those at ``GRID``."""
+    return read(np.tile(GRID, (len(quantiles), 1)), quantiles, levels)
+
+
+def beyond(found: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """Return the medians of distributions (log hours at ``GRID``) given that the truth lies above lower bounds."""
     level = (1.0 + transform(found, bound)) / 2
-    return np.maximum(read(found, np.clip(level, GRID[0], GRID[-1])[:, None])[:, 0], bound)
+    return np.maximum(at_levels(found, level[:, None])[:, 0], bound)
 
 
-def outcome_levels(foretold: np.ndarray, log_hours: np.ndarray, exact: np.ndarray) -> np.ndarray:
+def outcome_levels(quantiles: np.ndarray, log_hours: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Return the level at which each outcome fell; a lower bound's truth lies somewhere above its own level.
 
     The levels above are drawn in the golden-ratio sequence, which spreads them evenly without chance.
     """
-    u = transform(foretold, log_hours)
+    u = transform(quantiles, log_hours)
     bound = np.flatnonzero(~exact)
     u[bound] += (1.0 - u[bound]) * ((0.5 + 0.618033988749895 * np.arange(len(bound))) % 1.0)
     return u

@@ -1,97 +1,124 @@
-"""Finished jobs as arrays: durations, instants, keys."""
+"""Jobs as arrays: keys, instants, what was asked for, and durations of those that have finished."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.estimators.base import checked_durations, row_by_row
-from tidegrid.estimators.recurring.keys import rung_keys
+from tidegrid.estimators.base import checked_columns, checked_durations, row_by_row
+from tidegrid.estimators.recurring.keys import rung_keys, sizes
 
 FLOOR_H = 1.0 / 3600.0
 """The shortest duration that counts, one second: the resolution of every scheduler's clock."""
 
 
 @dataclass(frozen=True)
-class Jobs:
-    """Finished jobs as arrays, in the order of the frame that they came in.
+class Rows:
+    """Jobs to answer as arrays, in the order of the frame that they came in.
 
     Attributes
     ----------
-    features : pandas.DataFrame
-        Checked features.
-    keys : ndarray of uint64, shape (jobs, len(RUNGS))
+    keys : ndarray of uint64, shape (rows, len(RUNGS))
         As :func:`tidegrid.estimators.recurring.keys.rung_keys` gives them.
+    submit : ndarray of float64
+        Instants in seconds since 1970, NaN for none.
+    log_limit : ndarray of float64
+        Log of the requested walltime in hours; infinite for none.
+    own : ndarray of shape (rows, 5)
+        What the job asks for in numbers: log GPUs, log walltime, log CPUs, nodes, log memory; NaN for unknown.
+    log_scale : ndarray of float64
+        Log of the GPUs asked for over those that the answer is for.
+    """
+
+    keys: np.ndarray
+    submit: np.ndarray
+    log_limit: np.ndarray
+    own: np.ndarray
+    log_scale: np.ndarray
+
+    def __len__(self) -> int:
+        """Return how many jobs there are."""
+        return len(self.keys)
+
+    def take(self, at: Any) -> Self:
+        """Return the jobs at these places."""
+        return type(self)(*(array[at] for array in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Jobs(Rows):
+    """Finished jobs as arrays.
+
+    Attributes
+    ----------
     log_hours : ndarray of float64
         Natural log of the duration in hours, at least a second.
     exact : ndarray of bool
         False for a lower bound.
-    submit, known : ndarray of float64
-        Instants in seconds since 1970.
-    log_limit : ndarray of float64
-        Log of the requested walltime in hours; infinite for none.
+    known : ndarray of float64
+        When each became known, seconds since 1970.
     """
 
-    features: pd.DataFrame
-    keys: np.ndarray
     log_hours: np.ndarray
     exact: np.ndarray
-    submit: np.ndarray
     known: np.ndarray
-    log_limit: np.ndarray
 
-    def __len__(self) -> int:
-        """Return how many jobs there are."""
-        return len(self.log_hours)
 
-    def take(self, at: np.ndarray) -> "Jobs":
-        """Return the jobs at these places."""
-        arrays = (self.keys, self.log_hours, self.exact, self.submit, self.known, self.log_limit)
-        return Jobs(self.features.iloc[at], *(array[at] for array in arrays))
+def as_rows(columns: Mapping[str, Any]) -> Rows:
+    """Return jobs as arrays from checked columns."""
+    size, gpus, limit = sizes(columns), columns["gpus"], columns["requested_walltime_h"]
+    limit = np.where(limit > 0, np.maximum(limit, FLOOR_H), np.nan)
+    log_limit = np.log(limit)
+    own = [np.log2(np.maximum(size, 0.5)), log_limit, np.log1p(columns["cpus"]), columns["nodes"]]
+    return Rows(
+        rung_keys(columns),
+        seconds(columns["submit_time"]),
+        np.where(np.isnan(log_limit), np.inf, log_limit),
+        np.column_stack([*own, np.log1p(columns["mem_mb"])]),
+        np.log(np.maximum(size, 1.0) / np.maximum(gpus, 1.0)),
+    )
 
 
 def as_jobs(
-    features: pd.DataFrame,
+    X: pd.DataFrame,
     y: pd.Series,
+    features: Any,
     observed: pd.Series | None,
     known_at: pd.Series | None,
     clock: float,
-    every_end: bool,
 ) -> Jobs:
-    """Return jobs as arrays.
+    """Return finished jobs as arrays.
 
     Parameters
     ----------
-    features
-        Checked features.
-    y, observed, known_at
+    X, y, observed, known_at
         As :meth:`tidegrid.estimators.Estimator.fit` takes them.
+    features
+        The estimator's features.
     clock
         The newest instant known so far, seconds; jobs without any instant come after it, in their order.
-    every_end
-        Whether every row is an outcome, whatever ``observed`` says.
 
     Raises
     ------
     InputError
-        A duration is negative, missing or infinite, or a column has another length; the row is named.
+        A feature cannot be used, a duration is negative, missing or infinite, or a column has another length; the row
+        is named.
     """
-    hours, exact = checked_durations(features, y, observed)
+    rows = as_rows(checked_columns(X, features))
+    hours, exact = checked_durations(X, y, observed)
+    known = np.full(len(X), np.nan)
     if known_at is not None:
-        known_at = row_by_row(known_at, features, "known_at")
-    if every_end:
-        exact = np.ones(len(features), dtype=bool)
-    submit, known = _instants(features["submit_time"], known_at, hours, clock)
-    log_hours = np.log(np.maximum(hours, FLOOR_H))
-    return Jobs(features, rung_keys(features), log_hours, exact, submit, known, log_limits(features))
-
-
-def log_limits(features: pd.DataFrame) -> np.ndarray:
-    """Return the log of the requested walltime in hours, infinite where none (or 0) is requested."""
-    limit = features["requested_walltime_h"].to_numpy(dtype=float)
-    return np.log(np.where(limit > 0, np.maximum(limit, FLOOR_H), np.inf))
+        known = seconds(pd.DatetimeIndex(pd.to_datetime(row_by_row(known_at, X, "known_at"), utc=True)))
+    submit = np.where(np.isnan(rows.submit), known - hours * 3600.0, rows.submit)
+    # no instant at all: rows in their order, after all that is known so far
+    after = (clock if np.isfinite(clock) else 0.0) + 1.0 + np.arange(len(X), dtype=float)
+    bare = np.isnan(submit)
+    known = np.where(np.isnan(known), np.where(bare, after, submit + hours * 3600.0), known)
+    arrays = {**vars(rows), "submit": np.where(bare, after, submit)}
+    return Jobs(**arrays, log_hours=np.log(np.maximum(hours, FLOOR_H)), exact=exact, known=known)
 
 
 def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:
@@ -101,21 +128,7 @@ def refuse(bad: np.ndarray, values: Any, field: str, fix: str) -> None:
         raise InputError(f"{values[at]!r} cannot be used", row=at + 2, field=field, fix=fix)
 
 
-def seconds(instants: pd.Series) -> np.ndarray:
-    """Return instants as seconds since 1970, NaN for none."""
-    utc = instants if isinstance(instants.dtype, pd.DatetimeTZDtype) else pd.to_datetime(instants, utc=True)
-    plain = utc.to_numpy(dtype="datetime64[us]")
-    return np.where(np.isnat(plain), np.nan, plain.astype(np.int64) / 1e6)
-
-
-def _instants(
-    submit: pd.Series, known_at: pd.Series | None, hours: np.ndarray, clock: float
-) -> tuple[np.ndarray, np.ndarray]:
-    start = seconds(submit)
-    known = np.full(len(start), np.nan) if known_at is None else seconds(known_at)
-    start = np.where(np.isnan(start), known - hours * 3600.0, start)
-    # no instant at all: rows in their order, after all that is known so far
-    after = (clock if np.isfinite(clock) else 0.0) + 1.0 + np.arange(len(start), dtype=float)
-    bare = np.isnan(start)
-    known = np.where(np.isnan(known), np.where(bare, after, start + hours * 3600.0), known)
-    return np.where(bare, after, start), known
+def seconds(instants: pd.DatetimeIndex) -> np.ndarray:
+    """Return UTC instants as seconds since 1970, NaN for none."""
+    plain = instants.as_unit("us").asi8
+    return np.where(plain == np.iinfo(np.int64).min, np.nan, plain / 1e6)

@@ -1,15 +1,17 @@
 """The distribution that a job's own past foretells: each rung answers as far as it has evidence."""
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.stats import norm
 
 from tidegrid.estimators.recurring.keys import RUNGS
-from tidegrid.estimators.recurring.memory import WINDOW, Past
+from tidegrid.estimators.recurring.memory import Past
 
 LADDER = tuple(RUNGS.index(name) for name in ("user+gpus+name", "user+gpus", "user", "group", "site"))
 """The rungs that answer, finest first. The recipe only describes a job to the trees: users vary what they ask for
 between jobs that take as long."""
+
+NEWEST = 32
+"""How many of a rung's newest jobs answer."""
 
 SHRINK = 3.0
 """Jobs at which a rung is believed by half; the next coarser rung gets the rest, the prior what is left at last."""
@@ -27,18 +29,6 @@ deviation of 1.0 to 1.3 decades; the prior spans both: 80 % of it lies between 5
 DOUBT = 0.03
 """The share of belief that the prior keeps however long the past: a job may be the first of its kind."""
 
-LOW, BIN, BINS = -9.0, 0.05, 400
-"""The grid of log hours on which distributions are summed: from 0.4 seconds to 60,000 hours in steps of 5 %."""
-
-NARROW, WIDE, TAIL = 0.12, 0.7, 0.1
-"""Widths of the two-sided exponential kernel in log time, and the share of the wide one."""
-
-CLUSTER = 26
-"""Bins of a cluster: durations within a factor of 1.9 of its middle."""
-
-BEYOND = 0.4
-"""How far past the largest lower bound its truth is taken to lie where no longer duration is known, in log time."""
-
 GRID = np.array(
     [0.001, 0.005, 0.01, 0.025] + [round(0.05 * i, 2) for i in range(1, 20)] + [0.975, 0.99, 0.995, 0.999]
 )
@@ -46,93 +36,74 @@ GRID = np.array(
 
 HALF = int(np.searchsorted(GRID, 0.5))
 
-_EDGES = LOW + BIN * np.arange(BINS + 1)
-_PRIOR = np.diff(norm.cdf(_EDGES, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA))
-_PRIOR = _PRIOR / _PRIOR.sum()
+_PRIOR = norm.ppf((np.arange(31) + 0.5) / 31, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA)
+_AGES = DECAY ** np.arange(NEWEST)
+_EVIDENCE = np.concatenate([[0.0], np.cumsum(_AGES) ** 2 / np.cumsum(_AGES**2)])
+_TOTAL = np.concatenate([[1.0], np.cumsum(_AGES)])
 
 
-def mixture(past: Past) -> np.ndarray:
-    """Return each row's belief in each bin of log hours, shape (rows, BINS), summing to 1."""
+def foretold(past: Past) -> np.ndarray:
+    """Return log hours at ``GRID`` of what each row's past foretells, shape (rows, len(GRID))."""
     rows = len(past.hours)
-    out, rest = np.zeros((rows, BINS)), np.ones(rows)
-    ages = DECAY ** np.arange(WINDOW)
-    for r in LADDER:
-        values = past.hours[:, r]
-        weight = np.where(np.isnan(values), 0.0, ages)
-        if not weight.any():
-            continue
-        total = weight.sum(axis=1)
-        jobs = total**2 / np.maximum((weight**2).sum(axis=1), 1e-12)
-        share = rest * jobs / (jobs + SHRINK)
-        out += _mass(values, past.exact[:, r], weight * (share / np.maximum(total, 1e-12))[:, None])
-        rest = rest - share
-    return out + rest[:, None] * _PRIOR
+    hours = past.hours[:, LADDER, :NEWEST]
+    jobs = (~np.isnan(hours)).sum(axis=2)
+    doubt = SHRINK / (_EVIDENCE[jobs] + SHRINK)
+    left = np.cumprod(doubt, axis=1)
+    share = (1.0 - DOUBT) * left * (1.0 / doubt - 1.0)
+    weight = np.where(np.isnan(hours), 0.0, (share / _TOTAL[jobs])[..., None] * _AGES).reshape(rows, -1)
+    rest = DOUBT + (1.0 - DOUBT) * left[:, -1:]
+    # a cell without a job sorts last and weighs nothing
+    values = np.where(np.isnan(hours), np.inf, hours).reshape(rows, -1)
+    values = np.concatenate([values, np.tile(_PRIOR, (rows, 1))], axis=1)
+    weight = np.concatenate([weight, np.tile(rest / len(_PRIOR), (1, len(_PRIOR)))], axis=1)
+    exact = past.exact[:, LADDER, :NEWEST].reshape(rows, -1)
+    order = np.argsort(values, axis=1, kind="stable")
+    values, weight = np.take_along_axis(values, order, 1), np.take_along_axis(weight, order, 1)
+    if not exact.all():
+        seen = np.concatenate([exact, np.ones((rows, len(_PRIOR)), dtype=bool)], axis=1)
+        weight = beyond_bounds(weight, np.take_along_axis(seen, order, 1))
+    # a value stands at the middle of its weight
+    return read(np.cumsum(weight, axis=1) - weight / 2, values, np.tile(GRID, (rows, 1)))
 
 
-def _mass(values: np.ndarray, exact: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    bounds = (weight > 0) & ~exact
-    mass = _binned(values, np.where(exact, weight, 0.0))
-    at = np.flatnonzero(bounds.any(axis=1))
-    if len(at):
-        # Kaplan and Meier (1958): a lower bound hands its weight to the durations above it
-        lost = _binned(values[at], np.where(exact[at], 0.0, weight[at]))
-        risk = np.cumsum((mass[at] + lost)[:, ::-1], axis=1)[:, ::-1]
-        stay = 1.0 - np.divide(mass[at], risk, out=np.zeros_like(risk), where=risk > 1e-12)
-        alive = np.cumprod(np.maximum(stay, 0.0), axis=1)
-        total = weight[at].sum(axis=1)
-        before = np.column_stack([np.ones(len(at)), alive[:, :-1]])
-        mass[at] = (before - alive) * total[:, None]
-        last = np.where(bounds[at], values[at], -np.inf).max(axis=1) + BEYOND
-        mass[at] += _binned(last[:, None], (alive[:, -1] * total)[:, None])
-    return mass
+def beyond_bounds(weight: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return the weights of durations in ascending order (rows, jobs), those of lower bounds handed on.
+
+    A lower bound hands its weight to the durations above it (Kaplan and Meier 1958); the prior's are the last.
+    """
+    risk = np.cumsum(weight[:, ::-1], axis=1)[:, ::-1]
+    gone = np.divide(np.where(exact, weight, 0.0), risk, out=np.zeros_like(risk), where=risk > 1e-12)
+    alive = np.cumprod(1.0 - np.minimum(gone, 1.0), axis=1)
+    return np.concatenate([np.ones((len(alive), 1)), alive[:, :-1]], axis=1) - alive
 
 
-def _binned(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return weights summed by bin, each shared between the two bins that its value lies between."""
-    place = np.clip((np.where(weight > 0, values, LOW) - LOW) / BIN - 0.5, 0.0, BINS - 1.001)
-    low = place.astype(np.int64)
-    flat = (np.arange(len(values))[:, None] * BINS + low).ravel()
-    upper, size = (weight * (place - low)).ravel(), len(values) * BINS
-    mass = np.bincount(flat, weight.ravel() - upper, size)
-    return (mass + np.bincount(flat + 1, upper, size + 1)[:size]).reshape(-1, BINS)
-
-
-def cluster(mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much belief each row's densest cluster holds, and the cluster's median in log hours."""
-    rows = np.arange(len(mass))
-    below = np.column_stack([np.zeros(len(mass)), np.cumsum(mass, axis=1)])
-    held = below[:, CLUSTER:] - below[:, :-CLUSTER]
-    best = held.argmax(axis=1)
-    return held[rows, best], _read(below, below[rows, best][:, None] + held[rows, best][:, None] / 2)[:, 0]
-
-
-def quantiles(mass: np.ndarray) -> np.ndarray:
-    """Return log hours at ``GRID`` of the smoothed belief, shape (rows, len(GRID))."""
-    smooth = (1.0 - TAIL) * _smoothed(mass, NARROW) + TAIL * _smoothed(mass, WIDE)
-    smooth = (1.0 - DOUBT) * smooth + DOUBT * _PRIOR
-    below = np.column_stack([np.zeros(len(mass)), np.cumsum(smooth, axis=1)])
-    below /= below[:, -1:]
-    return _read(below, np.tile(GRID, (len(mass), 1)))
-
-
-def _smoothed(mass: np.ndarray, width: float) -> np.ndarray:
-    # one pass forward and one back; a product with a matrix would round each row by how many rows there are
-    keep = np.exp(-BIN / width)
-    ahead = lfilter([1.0], [1.0, -keep], mass, axis=1)
-    back = lfilter([1.0], [1.0, -keep], mass[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray((ahead + back - mass) * (1.0 - keep) / (1.0 + keep))
-
-
-def _read(below: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return where each row's cumulated belief reaches the wanted ones, linear within a bin."""
-    if not len(below):
+def read(at: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Interpolate each row of ``values``, given at the ascending ``at`` (rows, n), at its ``wanted`` (rows, m)."""
+    if not len(at):
         return np.empty(wanted.shape)
-    shift = 2.0 * np.arange(len(below))[:, None]
-    at = np.searchsorted((below + shift).ravel(), (wanted + shift).ravel()).reshape(wanted.shape)
-    at = np.clip(at - np.arange(len(below))[:, None] * (BINS + 1), 1, BINS)
-    high, low = np.take_along_axis(below, at, axis=1), np.take_along_axis(below, at - 1, axis=1)
-    inside = np.divide(wanted - low, high - low, out=np.full(wanted.shape, 0.5), where=high > low)
-    return LOW + BIN * (at - 1 + np.clip(inside, 0.0, 1.0))
+    shift = 2.0 * np.arange(len(at))[:, None]
+    high = np.searchsorted((at + shift).ravel(), (wanted + shift).ravel()).reshape(wanted.shape)
+    high = np.clip(high - np.arange(len(at))[:, None] * at.shape[1], 1, at.shape[1] - 1)
+    # cells without a job stand last, at infinity
+    ends = np.where(np.isfinite(values), values, _PRIOR[-1])
+    x0, x1 = np.take_along_axis(at, high - 1, axis=1), np.take_along_axis(at, high, axis=1)
+    y0, y1 = np.take_along_axis(ends, high - 1, axis=1), np.take_along_axis(ends, high, axis=1)
+    share = np.divide(wanted - x0, x1 - x0, out=np.full(wanted.shape, 0.5), where=x1 > x0)
+    return y0 + np.clip(share, 0.0, 1.0) * (y1 - y0)
+
+
+def transform(quantiles: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return F(y) of each row from its quantiles at ``GRID``; outside them 0 or 1, within a tie the middle."""
+    above = (quantiles <= y[:, None]).sum(axis=1)
+    below = (quantiles < y[:, None]).sum(axis=1)
+    rows, last = np.arange(len(y)), len(GRID) - 1
+    lo, hi = np.clip(below - 1, 0, last), np.clip(below, 0, last)
+    x0, x1 = quantiles[rows, lo], quantiles[rows, hi]
+    share = np.divide(y - x0, x1 - x0, out=np.zeros(len(y)), where=x1 > x0)
+    inside = GRID[lo] + np.clip(share, 0.0, 1.0) * (GRID[hi] - GRID[lo])
+    tie = 0.5 * (GRID[hi] + GRID[np.clip(above - 1, 0, last)])
+    out = np.where(above > below, tie, inside)
+    return np.where(above == 0, 0.0, np.where(below == len(GRID), 1.0, out))
 
 
 def moved(found: np.ndarray, middle: np.ndarray) -> np.ndarray:

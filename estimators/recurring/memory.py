@@ -61,7 +61,7 @@ class Memory:
         The newest submission and the one before, seconds.
     """
 
-    index: dict[int, int] = field(default_factory=lambda: {int(NONE): 0})
+    index: dict[int, int] = field(default_factory=lambda: {NONE: 0})
     ring: np.ndarray = field(default_factory=lambda: np.full((1, WINDOW), _NEVER))
     ended: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     begun: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -69,9 +69,9 @@ class Memory:
 
     def slots(self, keys: np.ndarray, admit: bool = False) -> np.ndarray:
         """Return the slot of each key, 0 for one never seen; with ``admit`` every key gets one."""
-        unique, back = np.unique(keys, return_inverse=True)
+        flat = keys.ravel().tolist()
         if admit:
-            for key in unique.tolist():
+            for key in flat:
                 self.index.setdefault(key, len(self.index))
             more = len(self.index) - len(self.ended)
             if more > 0:
@@ -81,8 +81,7 @@ class Memory:
                     np.concatenate([counts, np.zeros(more, np.int64)]) for counts in (self.ended, self.begun)
                 )
                 self.sent = np.concatenate([self.sent, np.full((more, 2), -np.inf)])
-        found = np.array([self.index.get(key, 0) for key in unique.tolist()], dtype=np.int64)
-        return found[back].reshape(keys.shape)
+        return np.array([self.index.get(key, 0) for key in flat], dtype=np.int64).reshape(keys.shape)
 
     def submit(self, slots: np.ndarray, instant: float) -> None:
         """Note a submission."""

@@ -1,13 +1,11 @@
 """Boosted trees on what the past says in numbers: they answer where a job's own past leaves much open."""
 
-import warnings
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tidegrid.estimators.recurring.keys import RUNGS, sizes
-from tidegrid.estimators.recurring.memory import Past
+from tidegrid.estimators.recurring.keys import RUNGS
+from tidegrid.estimators.recurring.memory import WINDOW, Past
 
 ROUNDS, LEAVES, RATE = 250, 15, 0.03
 SCALE = 0.3
@@ -19,50 +17,41 @@ LEAST_ROWS = 60
 ENOUGH = 300
 """Jobs from which trees are worth growing."""
 
-_DECAYS = (0.6, 0.97)
 _BY_RUNG = ("recent mean", "mean", "spread", "newest", "count", "age", "open", "idle")
 _OWN = ("gpus", "walltime", "cpus", "nodes", "mem", "hour")
 RISING = [int(name in ("recent mean", "mean", "newest")) for name in _BY_RUNG] * len(RUNGS)
 RISING += [int(name == "walltime") for name in _OWN]
+_RECENT, _LONG = (decay ** np.arange(WINDOW, dtype=np.float32) for decay in (0.6, 0.97))
 
 
-def described(features: pd.DataFrame, submit: np.ndarray, past: Past) -> np.ndarray:
+def described(own: np.ndarray, submit: np.ndarray, past: Past) -> np.ndarray:
     """Return the trees' inputs: each rung's past in numbers, then the job's own.
 
     Parameters
     ----------
-    features
-        Checked features.
+    own : ndarray of shape (rows, 5)
+        What the job asks for, as :class:`tidegrid.estimators.recurring.jobs.Rows` has it.
     submit : ndarray of shape (rows,)
         Instants, seconds since 1970; the hour is UTC's. The day of the week is left out: few histories hold enough
         weeks to tell it from chance.
     past
         As of the instants.
     """
-    columns: list[np.ndarray] = []
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        for r in range(len(RUNGS)):
-            values = past.hours[:, r].astype(float)
-            there, plain = ~np.isnan(values), np.nan_to_num(values)
-            for decay in _DECAYS:
-                weight = np.where(there, decay ** np.arange(values.shape[1]), 0.0)
-                total = weight.sum(axis=1)
-                mean = (weight * plain).sum(axis=1) / total
-                columns.append(mean)
-            square = (weight * plain**2).sum(axis=1) / total
-            columns.append(np.sqrt(np.maximum(square - mean**2, 0.0)))
-            gaps = (np.log(np.maximum(gap[:, r], 1.0)) for gap in (past.age, past.idle))
-            age, idle = gaps
-            columns += [values[:, 0], np.log1p(past.count[:, r]), age, past.open[:, r], idle]
-        columns += [
-            np.log2(np.maximum(sizes(features), 0.5)),
-            np.log(np.maximum(features["requested_walltime_h"].to_numpy(dtype=float), 1e-3)),
-            np.log1p(features["cpus"].to_numpy(dtype=float)),
-            features["nodes"].to_numpy(dtype=float),
-            np.log1p(features["mem_mb"].to_numpy(dtype=float)),
-            (submit % 86400.0) / 3600.0,
-        ]
-    return np.column_stack(columns)
+    there = ~np.isnan(past.hours)
+    hours = np.where(there, past.hours, np.float32(0.0))
+    jobs = there.sum(axis=2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # the newest stand first, so that the sum of their weights depends on their number alone
+        recent, mean, square = (
+            (values * decay).sum(axis=2) / np.concatenate([[0.0], np.cumsum(decay)])[jobs]
+            for values, decay in ((hours, _RECENT), (hours, _LONG), (hours**2, _LONG))
+        )
+        spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+        age, idle = (np.log(np.maximum(gap, 1.0)) for gap in (past.age, past.idle))
+    by_rung = [recent, mean, spread, past.hours[:, :, 0], np.log1p(past.count), age, past.open, idle]
+    hour = (submit % 86400.0) / 3600.0
+    flat = np.stack(by_rung, axis=2).reshape(len(own), -1)
+    return np.column_stack([flat, own, hour]).astype(np.float32)
 
 
 def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
@@ -92,13 +81,6 @@ def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
     }
     data = lgb.Dataset(inputs, label=log_hours, params={"verbosity": -1}, free_raw_data=True)
     return str(lgb.train(params, data, num_boost_round=ROUNDS).model_to_string())
-
-
-def load(text: str) -> Any:
-    """Return the booster of a model's text."""
-    import lightgbm as lgb
-
-    return lgb.Booster(model_str=text)
 
 
 def answer(booster: Any, inputs: np.ndarray) -> np.ndarray:
