@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -10,6 +11,13 @@ from tidegrid.estimators.recurring.ladder import GRID
 
 RECENT = 1000
 """How many of the newest outcomes count: enough for the 1 % tails, few enough to follow a change."""
+
+TARGET, PACE, WIDEST = 0.8, 0.02, 1.5
+"""The band that is followed outcome by outcome, how fast, and how far levels may be stretched by it at most."""
+
+LOWEST, HIGHEST = float(GRID[0]), float(GRID[-1])
+
+_NORMAL = NormalDist()
 
 
 class LevelCalibration:
@@ -22,16 +30,24 @@ class LevelCalibration:
     ----------
     newest
         Transforms of past outcomes, oldest first.
+    stretch
+        How much further out than the sample says levels are read, in normal deviates: it grows with each outcome
+        outside the 80 % band and falls with each inside it (adaptive conformal inference, Gibbs and Candès 2021), so
+        that the band keeps its promise where the future is not like the past.
     """
 
-    def __init__(self, newest: Iterable[float] = ()) -> None:
-        self.newest = list(newest)
+    def __init__(self, newest: Iterable[float] = (), stretch: float = 0.0) -> None:
+        self.newest, self.stretch = list(newest), stretch
         self._ordered = sorted(self.newest)
 
-    def add(self, u: float) -> None:
-        """Take in the outcome that became known next."""
-        self.newest.append(u)
-        insort(self._ordered, u)
+    def add(self, u: float, counts: bool = True) -> None:
+        """Take in the outcome that became known next; one that does not count moves the stretch only."""
+        low, high = self.levels(((1 - TARGET) / 2, (1 + TARGET) / 2))
+        miss = 0.0 if low <= u <= high else 1.0
+        self.stretch = min(max(self.stretch + PACE * (miss - (1 - TARGET)), 0.0), WIDEST)
+        if counts:
+            self.newest.append(u)
+            insort(self._ordered, u)
         if len(self.newest) > RECENT:
             del self._ordered[bisect_left(self._ordered, self.newest.pop(0))]
 
@@ -46,14 +62,15 @@ class LevelCalibration:
         sample that split-conformal prediction needs for a level, the level read is the more cautious of the wanted
         one and the sample's extreme; without a sample it is the wanted one.
         """
-        u, n, out = self._ordered, len(self._ordered), []
-        for level in levels:
-            if n == 0 or level == 0.5:
-                out.append(level)
-            elif level > 0.5:
-                rank = int(np.ceil((n + 1) * level - 1e-9))
-                out.append(u[rank - 1] if rank <= n else max(level, u[-1]))
-            else:
-                rank = int(np.floor((n + 1) * level + 1e-9))
-                out.append(u[rank - 1] if rank >= 1 else min(level, u[0]))
-        return [min(max(level, GRID[0]), GRID[-1]) for level in out]
+        return [level if level == 0.5 else self._level(level) for level in levels]
+
+    def _level(self, level: float) -> float:
+        u, n = self._ordered, len(self._ordered)
+        if n and level > 0.5:
+            rank = int(np.ceil((n + 1) * level - 1e-9))
+            level = u[rank - 1] if rank <= n else max(level, u[-1])
+        elif n:
+            rank = int(np.floor((n + 1) * level + 1e-9))
+            level = u[rank - 1] if rank >= 1 else min(level, u[0])
+        z = _NORMAL.inv_cdf(min(max(level, LOWEST), HIGHEST)) * (1.0 + self.stretch)
+        return min(max(_NORMAL.cdf(z), LOWEST), HIGHEST)

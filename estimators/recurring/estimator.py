@@ -15,9 +15,8 @@ from tidegrid.estimators.recurring import trees
 from tidegrid.estimators.recurring.calibration import LevelCalibration
 from tidegrid.estimators.recurring.jobs import Jobs, Rows, as_jobs, as_rows, refuse
 from tidegrid.estimators.recurring.keys import RUNGS, rung_keys, sizes
-from tidegrid.estimators.recurring.ladder import GRID, HALF, LADDER, foretold, moved, read, transform
+from tidegrid.estimators.recurring.ladder import GRID, LADDER, foretold, read, sample, spread, transform
 from tidegrid.estimators.recurring.memory import PART, Memory, Past, in_order
-from tidegrid.estimators.recurring.record import SHARES, Record, losses, record_keys
 from tidegrid.models import Bundle
 
 CHUNK = 4096
@@ -29,6 +28,9 @@ TREE_ROWS = 25_000
 HELD_OUT = 0.5
 """The share of the newest jobs that calibrate: predicted by trees that have seen only older ones."""
 
+BURST_S = 3600.0
+"""Jobs of a user and size submitted with shorter gaps are one burst: its first job alone calibrates for all."""
+
 GRACE = 0.02
 """What a job may run past its walltime, in log time: schedulers need a moment to end it."""
 
@@ -37,10 +39,9 @@ class RecurringJobEstimator(Estimator):
     """Durations from history alone: the job's user, account, name, size, requested walltime and hour.
 
     Past jobs like the one at hand answer together: those of the user with these GPUs and this name, with these GPUs,
-    of the user, the group, the site; each rung as far as it has evidence. The middle of the answer is their median,
-    boosted trees', or the mean of both (of logs), whichever has been closest for the user's recent jobs. Levels are
-    calibrated on jobs that neither had seen. With no past at all a wide documented prior answers. Only what was known
-    at a job's submission ever enters its answer.
+    of the user, the group, the site; each rung as far as it has evidence. Boosted trees say which of them count: the
+    nearer a past duration lies to the trees' answer, the more. Levels are calibrated on jobs that neither had seen.
+    With no past at all a wide documented prior answers. Only what was known at a job's submission enters its answer.
 
     Parameters
     ----------
@@ -107,8 +108,10 @@ class RecurringJobEstimator(Estimator):
         newest = np.sort(np.argsort(jobs.known, kind="stable")[-TREE_ROWS:])
         newest = newest[np.argsort(jobs.submit[newest], kind="stable")]
         seen, jobs = self._live(jobs, newest), jobs.take(newest)
-        target = np.where(jobs.exact, jobs.log_hours, beyond(seen.found, jobs.log_hours))
-        # each outcome that the first trees have not seen says whom to believe, and calibrates
+        target = np.where(
+            jobs.exact, jobs.log_hours, beyond(foretold(seen.values, seen.weight), jobs.log_hours)
+        )
+        # each outcome that the first trees have not seen calibrates
         late = slice(int(len(jobs) * (1 - HELD_OUT)), None)
         early = jobs.known < jobs.submit[late][:1]
         if early.sum() >= trees.ENOUGH:
@@ -129,7 +132,7 @@ class RecurringJobEstimator(Estimator):
         observed: pd.Series | None = None,
         known_at: pd.Series | None = None,
     ) -> Self:
-        """Take in jobs that finished since: memory, record and calibration move at once; trees wait for a refit.
+        """Take in jobs that finished since: memory and calibration move at once; trees wait for a refit.
 
         Open jobs noted before are forgotten: note them again.
         """
@@ -227,14 +230,13 @@ class RecurringJobEstimator(Estimator):
         return hasattr(self, "memory_") and self.calibration_.calibrated(as_levels(levels))
 
     def to_bundle(self) -> Bundle:
-        """Return parameters, memory, record, trees and calibration as plain data."""
+        """Return parameters, memory, trees and calibration as plain data."""
         params = self.get_params(deep=False)
         if not hasattr(self, "memory_"):
             return Bundle(self.name, params)
-        arrays = {**self.memory_.arrays(), **self.record_.arrays()}
-        arrays["transforms"] = np.array(self.calibration_.newest)
+        arrays = {**self.memory_.arrays(), "transforms": np.array(self.calibration_.newest)}
         clock = self.clock_ if np.isfinite(self.clock_) else None
-        state = {"clock": clock, "limits": list(self.limits_)}
+        state = {"clock": clock, "limits": list(self.limits_), "stretch": self.calibration_.stretch}
         return Bundle(self.name, params, state, arrays, {"trees": self.text_} if self.text_ else {})
 
     @classmethod
@@ -254,8 +256,10 @@ class RecurringJobEstimator(Estimator):
                 "it was saved by an older release", field="recurring", fix="fit it again: tidegrid train"
             )
         out._start()
-        out.memory_, out.record_ = Memory.from_arrays(bundle.arrays), Record.from_arrays(bundle.arrays)
-        out.calibration_ = LevelCalibration(bundle.arrays["transforms"].tolist())
+        out.memory_ = Memory.from_arrays(bundle.arrays)
+        out.calibration_ = LevelCalibration(
+            bundle.arrays["transforms"].tolist(), float(bundle.state["stretch"])
+        )
         out.limits_ = tuple(int(n) for n in bundle.state["limits"])
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
         if "trees" in bundle.texts:
@@ -268,7 +272,7 @@ class RecurringJobEstimator(Estimator):
                 f"{self.outcome!r} is unknown", field="outcome", fix="use 'completed' or 'occupancy'"
             )
         if not (again and hasattr(self, "memory_")):
-            self.memory_, self.record_, self.calibration_ = Memory(), Record(), LevelCalibration()
+            self.memory_, self.calibration_ = Memory(), LevelCalibration()
             self.limits_: tuple[int, ...] = (0, 0)
             self.clock_, self.text_ = -np.inf, ""
             self._booster: Any = None
@@ -291,8 +295,6 @@ class RecurringJobEstimator(Estimator):
             parts.append(see(past, asked.own[at : at + PART], asked.submit[at : at + PART]))
             at += PART
         self.clock_ = max(self.clock_, float(jobs.known.max(initial=-np.inf)))
-        if not parts:
-            return Seen(np.empty((0, len(GRID))), np.empty((0, len(trees.RISING)), dtype=np.float32))
         return Seen(
             *(np.concatenate(arrays) for arrays in zip(*(vars(p).values() for p in parts), strict=True))
         )
@@ -308,11 +310,10 @@ class RecurringJobEstimator(Estimator):
         holds = self.limits_[1] <= 1 + 0.01 * self.limits_[0]
         return np.minimum(log_hours, log_limit[:, None] + GRACE) if holds else log_hours
 
-    def _middles(self, seen: "Seen", log_limit: np.ndarray) -> np.ndarray:
-        """Return the middle of each answer that there is to choose from, shape (rows, len(SHARES))."""
-        past = seen.found[:, HALF]
-        told = past if self._booster is None else trees.answer(self._booster, seen.inputs)
-        return self._held(past[:, None] * SHARES + told[:, None] * (1.0 - SHARES), log_limit)
+    def _foretold(self, seen: "Seen", log_limit: np.ndarray) -> np.ndarray:
+        """Return log hours at ``GRID``, before calibration."""
+        told = None if self._booster is None else trees.answer(self._booster, seen.inputs)
+        return self._held(foretold(seen.values, seen.weight, told), log_limit)
 
     def _now(self, rows: Rows, levels: Sequence[float]) -> np.ndarray:
         if not hasattr(self, "memory_"):
@@ -325,59 +326,49 @@ class RecurringJobEstimator(Estimator):
         memory = self.noted_ or self.memory_
         past = memory.recall(rows.keys, np.nextafter(now, np.inf), int(self.noted_ is not None))
         seen = see(past, rows.own, np.where(np.isnan(rows.submit), now, rows.submit))
-        chosen = [self.record_.choice(keys) for keys in record_keys(rows.keys)]
-        middle = self._middles(seen, rows.log_limit)[np.arange(len(rows)), chosen]
-        found = self._held(moved(seen.found, middle), rows.log_limit)
-        told = at_levels(found, np.tile(self.calibration_.levels(levels), (len(rows), 1)))
+        at = np.tile(self.calibration_.levels(levels), (len(rows), 1))
+        told = read(self._foretold(seen, rows.log_limit), at) + spread(seen.weight, levels)
         scale, twice = rows.log_scale[:, None], 2.0 * np.asarray(levels)
         share = np.where(scale < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
         return self._held(told + scale * share, rows.log_limit)
 
     def _follow(self, seen: "Seen", jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
-        """Answer jobs as of their submission, and learn from each as it becomes known: whom to believe, which level."""
-        middles = self._middles(seen, jobs.log_limit)
-        found = [self._held(moved(seen.found, middle), jobs.log_limit) for middle in middles.T]
-        u = np.column_stack([outcome_levels(each, jobs.log_hours, jobs.exact) for each in found]).tolist()
-        lost = losses(jobs.log_hours[:, None] - middles, jobs.exact[:, None]).tolist()
-        keys, submit = record_keys(jobs.keys), jobs.submit.tolist()
-        chosen, wanted = np.zeros(len(jobs), dtype=np.int64), np.empty((len(jobs), len(levels)))
+        """Answer jobs as of their submission, and calibrate on each as it becomes known."""
+        found = self._foretold(seen, jobs.log_limit)
+        u = outcome_levels(found, jobs.log_hours, jobs.exact).tolist()
+        first, at = seen.first.tolist(), np.empty((len(jobs), len(levels)))
         for asked, row in in_order(jobs):
             if asked:
-                chosen[row] = self.record_.choice(keys[row])
-                wanted[row] = self.calibration_.levels(levels)
+                at[row] = self.calibration_.levels(levels)
             else:
-                if self._booster is not None:
-                    self.record_.add(keys[row], lost[row], self.record_.weight(keys[row][-1], submit[row]))
-                self.calibration_.add(u[row][chosen[row]])
-        return at_levels(np.stack(found, axis=1)[np.arange(len(jobs)), chosen], wanted)
+                self.calibration_.add(u[row], first[row])
+        return self._held(read(found, at) + spread(seen.weight, levels), jobs.log_limit)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What rows could know, worked out: the quantiles (log hours) that the past foretells, and the trees' inputs."""
+    """What rows could know, worked out: past durations and weights, the trees' inputs, whether it begins a burst."""
 
-    found: np.ndarray
+    values: np.ndarray
+    weight: np.ndarray
     inputs: np.ndarray
+    first: np.ndarray
 
-    def take(self, at: np.ndarray) -> "Seen":
+    def take(self, at: slice) -> "Seen":
         """Return what the rows at these places could know."""
-        return Seen(self.found[at], self.inputs[at])
+        return Seen(*(array[at] for array in vars(self).values()))
 
 
 def see(past: Past, own: np.ndarray, submit: np.ndarray) -> Seen:
     """Return what rows could know of their past."""
-    return Seen(foretold(past), trees.described(own, submit, past))
-
-
-def at_levels(quantiles: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return each row's quantiles at its ``levels``, linearly from those at ``GRID``."""
-    return read(np.tile(GRID, (len(quantiles), 1)), quantiles, levels)
+    first = ~(past.idle[:, RUNGS.index("user+gpus")] < BURST_S)
+    return Seen(*sample(past), trees.described(own, submit, past), first)
 
 
 def beyond(found: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """Return the medians of distributions (log hours at ``GRID``) given that the truth lies above lower bounds."""
     level = (1.0 + transform(found, bound)) / 2
-    return np.maximum(at_levels(found, level[:, None])[:, 0], bound)
+    return np.maximum(read(found, level[:, None])[:, 0], bound)
 
 
 def outcome_levels(quantiles: np.ndarray, log_hours: np.ndarray, exact: np.ndarray) -> np.ndarray:

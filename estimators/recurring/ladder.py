@@ -1,5 +1,8 @@
 """The distribution that a job's own past foretells: each rung answers as far as it has evidence."""
 
+from collections.abc import Sequence
+from statistics import NormalDist
+
 import numpy as np
 from scipy.stats import norm
 
@@ -29,41 +32,76 @@ deviation of 1.0 to 1.3 decades; the prior spans both: 80 % of it lies between 5
 DOUBT = 0.03
 """The share of belief that the prior keeps however long the past: a job may be the first of its kind."""
 
+SPREAD = 0.2
+"""Log time by which a job that repeats may differ from a single one before it, as a standard deviation."""
+
+NEAR = 1.0
+"""The distance in log time from the trees' answer at which a past job counts less by a factor of e."""
+
 GRID = np.array(
     [0.001, 0.005, 0.01, 0.025] + [round(0.05 * i, 2) for i in range(1, 20)] + [0.975, 0.99, 0.995, 0.999]
 )
 """The levels at which a predictive distribution is sampled."""
 
-HALF = int(np.searchsorted(GRID, 0.5))
+TIE = 0.01
+"""Log durations that differ by less are the same: jobs that repeat do so to the second at best."""
+
 
 _PRIOR = norm.ppf((np.arange(31) + 0.5) / 31, np.log(PRIOR_MEDIAN_H), PRIOR_SIGMA)
 _AGES = DECAY ** np.arange(NEWEST)
-_EVIDENCE = np.concatenate([[0.0], np.cumsum(_AGES) ** 2 / np.cumsum(_AGES**2)])
 _TOTAL = np.concatenate([[1.0], np.cumsum(_AGES)])
+_EVIDENCE = np.concatenate([[0.0], np.cumsum(_AGES) ** 2 / np.cumsum(_AGES**2)])
 
 
-def foretold(past: Past) -> np.ndarray:
-    """Return log hours at ``GRID`` of what each row's past foretells, shape (rows, len(GRID))."""
+def sample(past: Past) -> tuple[np.ndarray, np.ndarray]:
+    """Return each row's past durations in ascending order (log hours) and what each weighs, shape (rows, jobs).
+
+    Each rung's jobs share what it is believed, the prior's what is left. A cell without a job is infinite and weighs
+    nothing.
+    """
     rows = len(past.hours)
     hours = past.hours[:, LADDER, :NEWEST]
-    jobs = (~np.isnan(hours)).sum(axis=2)
+    there = ~np.isnan(hours)
+    jobs = there.sum(axis=2)
     doubt = SHRINK / (_EVIDENCE[jobs] + SHRINK)
     left = np.cumprod(doubt, axis=1)
-    share = (1.0 - DOUBT) * left * (1.0 / doubt - 1.0)
-    weight = np.where(np.isnan(hours), 0.0, (share / _TOTAL[jobs])[..., None] * _AGES).reshape(rows, -1)
-    rest = DOUBT + (1.0 - DOUBT) * left[:, -1:]
-    # a cell without a job sorts last and weighs nothing
-    values = np.where(np.isnan(hours), np.inf, hours).reshape(rows, -1)
-    values = np.concatenate([values, np.tile(_PRIOR, (rows, 1))], axis=1)
-    weight = np.concatenate([weight, np.tile(rest / len(_PRIOR), (1, len(_PRIOR)))], axis=1)
-    exact = past.exact[:, LADDER, :NEWEST].reshape(rows, -1)
+    share = (1.0 - DOUBT) * left * (1.0 / doubt - 1.0) / _TOTAL[jobs]
+    prior = (DOUBT + (1.0 - DOUBT) * left[:, -1:]) / len(_PRIOR)
+    weight = np.where(there, share[..., None] * _AGES, 0.0).reshape(rows, -1)
+    weight = np.concatenate([weight, np.repeat(prior, len(_PRIOR), axis=1)], axis=1)
+    values = np.where(there, hours, np.inf).reshape(rows, -1)
+    values = np.concatenate([values, np.broadcast_to(_PRIOR, (rows, len(_PRIOR)))], axis=1)
     order = np.argsort(values, axis=1, kind="stable")
-    values, weight = np.take_along_axis(values, order, 1), np.take_along_axis(weight, order, 1)
+    weight = np.take_along_axis(weight, order, axis=1)
+    exact = past.exact[:, LADDER, :NEWEST].reshape(rows, -1)
     if not exact.all():
-        seen = np.concatenate([exact, np.ones((rows, len(_PRIOR)), dtype=bool)], axis=1)
-        weight = beyond_bounds(weight, np.take_along_axis(seen, order, 1))
-    # a value stands at the middle of its weight
-    return read(np.cumsum(weight, axis=1) - weight / 2, values, np.tile(GRID, (rows, 1)))
+        exact = np.concatenate([exact, np.ones((rows, len(_PRIOR)), dtype=bool)], axis=1)
+        weight = beyond_bounds(weight, np.take_along_axis(exact, order, axis=1))
+    return np.take_along_axis(values, order, axis=1).astype(np.float32), weight.astype(np.float32)
+
+
+def foretold(values: np.ndarray, weight: np.ndarray, told: np.ndarray | None = None) -> np.ndarray:
+    """Return each row's log hours at ``GRID`` from its past as :func:`sample` gives it, shape (rows, len(GRID)).
+
+    Where the trees have ``told`` log hours, shape (rows,), past jobs count the more the nearer they are to that.
+    """
+    if told is not None:
+        weight = weight * np.exp(-np.abs(values - told[:, None]) / NEAR)
+    below = np.cumsum(weight, axis=1, dtype=float)
+    shift = 2.0 * np.arange(len(below))[:, None]
+    at = np.searchsorted((below / below[:, -1:] + shift).ravel(), (GRID + shift).ravel())
+    at = np.minimum(at, below.size - 1).reshape(len(below), len(GRID))
+    return values.ravel()[at].astype(float)
+
+
+def spread(weight: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+    """Return how far levels lie from the past durations themselves, shape (rows, levels), in log time.
+
+    What has repeated to the second need not again: the bandwidth falls with the fifth root of the number of jobs
+    (Silverman 1986), here Kish's effective one.
+    """
+    z = [NormalDist().inv_cdf(level) for level in levels]
+    return SPREAD * (weight**2).sum(axis=1, keepdims=True) ** 0.2 * np.array(z)
 
 
 def beyond_bounds(weight: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -77,25 +115,18 @@ def beyond_bounds(weight: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((len(alive), 1)), alive[:, :-1]], axis=1) - alive
 
 
-def read(at: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Interpolate each row of ``values``, given at the ascending ``at`` (rows, n), at its ``wanted`` (rows, m)."""
-    if not len(at):
-        return np.empty(wanted.shape)
-    shift = 2.0 * np.arange(len(at))[:, None]
-    high = np.searchsorted((at + shift).ravel(), (wanted + shift).ravel()).reshape(wanted.shape)
-    high = np.clip(high - np.arange(len(at))[:, None] * at.shape[1], 1, at.shape[1] - 1)
-    # cells without a job stand last, at infinity
-    ends = np.where(np.isfinite(values), values, _PRIOR[-1])
-    x0, x1 = np.take_along_axis(at, high - 1, axis=1), np.take_along_axis(at, high, axis=1)
-    y0, y1 = np.take_along_axis(ends, high - 1, axis=1), np.take_along_axis(ends, high, axis=1)
-    share = np.divide(wanted - x0, x1 - x0, out=np.full(wanted.shape, 0.5), where=x1 > x0)
-    return y0 + np.clip(share, 0.0, 1.0) * (y1 - y0)
+def read(quantiles: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return quantiles at ``levels`` (one for each row and column) from those at ``GRID``, linearly in log time."""
+    hi = np.clip(np.searchsorted(GRID, levels), 1, len(GRID) - 1)
+    share = np.clip((levels - GRID[hi - 1]) / (GRID[hi] - GRID[hi - 1]), 0.0, 1.0)
+    rows = np.arange(len(quantiles))[:, None]
+    return quantiles[rows, hi - 1] * (1 - share) + quantiles[rows, hi] * share
 
 
 def transform(quantiles: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return F(y) of each row from its quantiles at ``GRID``; outside them 0 or 1, within a tie the middle."""
-    above = (quantiles <= y[:, None]).sum(axis=1)
-    below = (quantiles < y[:, None]).sum(axis=1)
+    above = (quantiles <= y[:, None] + TIE).sum(axis=1)
+    below = (quantiles < y[:, None] - TIE).sum(axis=1)
     rows, last = np.arange(len(y)), len(GRID) - 1
     lo, hi = np.clip(below - 1, 0, last), np.clip(below, 0, last)
     x0, x1 = quantiles[rows, lo], quantiles[rows, hi]
@@ -104,13 +135,3 @@ def transform(quantiles: np.ndarray, y: np.ndarray) -> np.ndarray:
     tie = 0.5 * (GRID[hi] + GRID[np.clip(above - 1, 0, last)])
     out = np.where(above > below, tie, inside)
     return np.where(above == 0, 0.0, np.where(below == len(GRID), 1.0, out))
-
-
-def moved(found: np.ndarray, middle: np.ndarray) -> np.ndarray:
-    """Return quantiles whose median is ``middle``; the tails stay: what the past has shown remains possible."""
-    share = np.clip(1.0 - np.abs(GRID - 0.5) / 0.4, 0.0, 1.0)
-    out = found + share * (middle - found[:, HALF])[:, None]
-    out[:, HALF] = middle
-    out[:, :HALF] = np.sort(np.minimum(out[:, :HALF], middle[:, None]), axis=1)
-    out[:, HALF + 1 :] = np.sort(np.maximum(out[:, HALF + 1 :], middle[:, None]), axis=1)
-    return out

@@ -116,7 +116,7 @@ class Memory:
         # nobody's slot is left out, so that it stays empty
         own = [row[row > 0] for row in slots]
         hours, exact, known = jobs.log_hours.tolist(), jobs.exact.tolist(), jobs.known.tolist()
-        parts = [ask[k : k + PART] for k in range(0, len(ask), PART)]
+        parts = [ask[k : k + PART] for k in range(0, max(len(ask), 1), PART)]
         happened = in_order(jobs)
         for part in parts:
             shape = len(part), slots.shape[1]

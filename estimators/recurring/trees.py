@@ -1,5 +1,6 @@
 """Boosted trees on what the past says in numbers: they answer where a job's own past leaves much open."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
         "verbosity": -1,
     }
     data = lgb.Dataset(inputs, label=log_hours, params={"verbosity": -1}, free_raw_data=True)
-    return str(lgb.train(params, data, num_boost_round=ROUNDS).model_to_string())
+    text = str(lgb.train(params, data, num_boost_round=ROUNDS).model_to_string())
+    # a split that parts known from unknown has an infinite threshold; the largest number parts them as well
+    return re.sub(r"(?<=[= ])inf(?=[ \n])", repr(np.finfo(float).max.item()), text)
 
 
 def answer(booster: Any, inputs: np.ndarray) -> np.ndarray:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from recurring_cases import history, jobs_of, one
 
 from tidegrid.estimators.recurring import RecurringJobEstimator
-from tidegrid.estimators.recurring.ladder import BINS, GRID, HALF, LOW, cluster, mixture, moved, quantiles
+from tidegrid.estimators.recurring.ladder import GRID, foretold, sample
 from tidegrid.estimators.recurring.memory import Past
-from tidegrid.estimators.recurring.record import Record
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 FITTED = RecurringJobEstimator().fit(*history(600))
@@ -78,51 +77,38 @@ def past_of(hours: list[float], exact: list[bool]) -> Past:
 
 
 def test_a_lower_bound_hands_its_belief_to_the_longer_durations() -> None:
-    edges = np.exp(LOW + 0.05 * np.arange(BINS + 1))
-    for bound, expected in ((1.5, 0.0), (0.5, 0.0)):
-        mass = mixture(past_of([1.0, bound, 4.0], [True, False, True]))[0]
-        assert mass.sum() == pytest.approx(1.0) and (mass >= 0).all()
-        lost = mass[(edges[:-1] > bound * 0.9) & (edges[1:] < bound * 1.1)].sum()
-        assert lost == pytest.approx(expected, abs=0.02)
+    plain = sample(past_of([1.0, 4.0], [True, True]))[1]
+    for bound in (0.6, 1.5):
+        values, weight = (a[0] for a in sample(past_of([1.0, bound, 4.0], [True, False, True])))
+        assert weight.sum() == pytest.approx(1.0, abs=1e-6) and (weight >= 0).all()
+        assert weight[np.isclose(values, np.log(bound))] == pytest.approx(0.0, abs=1e-7)
+        assert weight[np.isclose(values, np.log(4.0))] > plain[0].max() / 2
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7])
-def test_the_denser_of_two_clusters_is_found(share: float) -> None:
-    hours = [1 / 3] * round(48 * share) + [10.0] * (48 - round(48 * share))
-    hours = [hours[i] for i in np.random.default_rng(0).permutation(48)]
-    agreement, middle = cluster(mixture(past_of(hours, [True] * 48)))
-    assert 0.5 < agreement[0] < 0.8
-    assert np.exp(middle[0]) == pytest.approx(1 / 3 if share > 0.5 else 10.0, rel=0.06)
-
-
-@given(st.lists(st.floats(-8.0, 10.0), min_size=len(GRID), max_size=len(GRID)), st.floats(-12.0, 12.0))
-def test_moved_quantiles_are_ordered_and_have_the_wanted_median(values: list[float], middle: float) -> None:
+@given(
+    st.lists(st.floats(0.001, 1000.0), max_size=48),
+    st.lists(st.booleans(), min_size=48, max_size=48),
+    st.none() | st.floats(-12.0, 12.0),
+)
+def test_any_past_foretells_ordered_quantiles(
+    hours: list[float], exact: list[bool], told: float | None
+) -> None:
     """Case D2."""
-    told = moved(np.sort(np.array(values))[None, :], np.array([middle]))
-    assert (np.diff(told) >= 0).all() and told[0, HALF] == middle
+    trees = None if told is None else np.array([told])
+    quantiles = foretold(*sample(past_of(hours, exact[: len(hours)])), trees)
+    assert quantiles.shape == (1, len(GRID))
+    assert np.isfinite(quantiles).all() and (np.diff(quantiles) >= 0).all()
 
 
-def test_quantiles_are_read_as_the_belief_has_them() -> None:
-    mass = np.zeros((2, BINS))
-    mass[0, 100], mass[1, 50:150] = 1.0, 0.01
-    told = quantiles(mass)
-    assert (np.diff(told, axis=1) > 0).all()
-    assert told[0, HALF] == pytest.approx(LOW + 0.05 * 100.5, abs=0.01)
-    assert told[1, HALF] == pytest.approx(LOW + 0.05 * 100, abs=0.1)
-
-
-def test_the_record_goes_from_the_site_to_the_user_and_size_and_a_burst_counts_by_its_root() -> None:
-    record = Record()
-    for _ in range(100):
-        record.add([1, 2, 3], -0.5)
-    assert record.lead([1, 9, 9]) == pytest.approx(-0.5, abs=0.05)
-    for _ in range(100):
-        record.add([0, 5, 6], 0.8)
-    assert record.lead([1, 5, 6]) > 0.6 > 0 > record.lead([1, 2, 3])
-    assert sum(record.counts(6, float(t)) for t in range(100)) == 10
-    assert record.counts(6, 100.0 + 3601.0)
-    again = Record.from_arrays(record.arrays())
-    assert again == record
+@pytest.mark.parametrize(("told", "expected"), [(1 / 3, 1 / 3), (10.0, 10.0)])
+def test_of_two_durations_that_recur_the_one_near_the_trees_answer_is_foretold(
+    told: float, expected: float
+) -> None:
+    past = sample(past_of([1 / 3, 10.0] * 16, [True] * 32))
+    quantiles = foretold(*past, np.array([np.log(told)]))
+    assert np.exp(quantiles[0, GRID == 0.5]) == pytest.approx(expected, rel=1e-5)
+    alone = foretold(*past)
+    assert np.exp(alone[0, [6, -7]]) == pytest.approx([1 / 3, 10.0], rel=1e-5)
 
 
 def test_a_user_who_mostly_repeats_is_answered_by_what_repeats() -> None:
@@ -143,6 +129,6 @@ def test_an_estimator_of_an_older_release_is_refused_by_name() -> None:
     from tidegrid.errors import InputError
 
     bundle = FITTED.to_bundle()
-    arrays = {k: v for k, v in bundle.arrays.items() if k != "leads"}
+    arrays = {k: v for k, v in bundle.arrays.items() if k != "transforms"}
     with pytest.raises(InputError, match="older release"):
         RecurringJobEstimator.from_bundle(replace(bundle, arrays=arrays))
