@@ -32,7 +32,7 @@ deviation of 1.0 to 1.3 decades; the prior spans both: 80 % of it lies between 5
 DOUBT = 0.03
 """The share of belief that the prior keeps however long the past: a job may be the first of its kind."""
 
-SPREAD = 0.2
+SPREAD = 0.1
 """Log time by which a job that repeats may differ from a single one before it, as a standard deviation."""
 
 NEAR = 1.0
@@ -59,7 +59,7 @@ def sample(past: Past) -> tuple[np.ndarray, np.ndarray]:
     Each rung's jobs share what it is believed, the prior's what is left. A cell without a job is infinite and weighs
     nothing.
     """
-    rows = len(past.hours)
+    rows, cells = len(past.hours), len(LADDER) * NEWEST
     hours = past.hours[:, LADDER, :NEWEST]
     there = ~np.isnan(hours)
     jobs = there.sum(axis=2)
@@ -67,13 +67,13 @@ def sample(past: Past) -> tuple[np.ndarray, np.ndarray]:
     left = np.cumprod(doubt, axis=1)
     share = (1.0 - DOUBT) * left * (1.0 / doubt - 1.0) / _TOTAL[jobs]
     prior = (DOUBT + (1.0 - DOUBT) * left[:, -1:]) / len(_PRIOR)
-    weight = np.where(there, share[..., None] * _AGES, 0.0).reshape(rows, -1)
+    weight = np.where(there, share[..., None] * _AGES, 0.0).reshape(rows, cells)
     weight = np.concatenate([weight, np.repeat(prior, len(_PRIOR), axis=1)], axis=1)
-    values = np.where(there, hours, np.inf).reshape(rows, -1)
+    values = np.where(there, hours, np.inf).reshape(rows, cells)
     values = np.concatenate([values, np.broadcast_to(_PRIOR, (rows, len(_PRIOR)))], axis=1)
     order = np.argsort(values, axis=1, kind="stable")
     weight = np.take_along_axis(weight, order, axis=1)
-    exact = past.exact[:, LADDER, :NEWEST].reshape(rows, -1)
+    exact = past.exact[:, LADDER, :NEWEST].reshape(rows, cells)
     if not exact.all():
         exact = np.concatenate([exact, np.ones((rows, len(_PRIOR)), dtype=bool)], axis=1)
         weight = beyond_bounds(weight, np.take_along_axis(exact, order, axis=1))

@@ -51,7 +51,7 @@ def described(own: np.ndarray, submit: np.ndarray, past: Past) -> np.ndarray:
         age, idle = (np.log(np.maximum(gap, 1.0)) for gap in (past.age, past.idle))
     by_rung = [recent, mean, spread, past.hours[:, :, 0], np.log1p(past.count), age, past.open, idle]
     hour = (submit % 86400.0) / 3600.0
-    flat = np.stack(by_rung, axis=2).reshape(len(own), -1)
+    flat = np.stack(by_rung, axis=2).reshape(len(own), len(RUNGS) * len(_BY_RUNG))
     return np.column_stack([flat, own, hour]).astype(np.float32)
 
 
