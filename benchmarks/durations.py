@@ -6,7 +6,7 @@
 FILE is a public trace (plain or .gz): job_id, submit_time, end_time, duration_s, gpus, user, name, group, status and
 what else was asked for (req_walltime_s, queue, cpus, nodes, mem_mb, where the source has them). Jobs with GPUs are
 measured, however they ended: what is predicted is how long a job holds its GPUs. Each job of the last half is
-predicted as of its submission, from the jobs that had finished before it; gate and trees are fitted again at the
+predicted as of its submission, from the jobs that had finished before it; trees are fitted again at the
 start of each eighth, memory and calibration follow in between. Where a trace has no ends, or ends that are too early,
 a job counts as known at submission plus duration. Jobs without a usable submission, duration or number of GPUs are
 counted and left out. Start times, waits and priorities are never read.

@@ -334,8 +334,22 @@ def checked_features(
     InputError
         A required column or cell is missing, a cell is not of its type, or a value is out of range.
     """
+    # object, whatever pandas would infer: the same dtype with every version of pandas
+    typed = {
+        name: pd.Series(column, index=X.index, dtype=object, copy=False) if column.dtype == object else column
+        for name, column in checked_columns(X, features, file=file).items()
+    }
+    return pd.DataFrame(typed, index=X.index, copy=False)
+
+
+def checked_columns(
+    X: pd.DataFrame, features: Sequence[Feature], *, file: str | None = None
+) -> dict[str, Any]:
+    """Return what :func:`checked_features` returns as arrays by name, instants as a UTC ``DatetimeIndex``.
+
+    A prediction of one row should not pay for pandas' frames and alignment a dozen times.
+    """
     named_columns(X)
-    # arrays, not series: a prediction of one row should not pay for pandas' alignment a dozen times
     columns: dict[str, Any] = {}
     for declared in features:
         feature = relaxed(X, declared, file)
@@ -354,12 +368,7 @@ def checked_features(
         if isinstance(raw, pd.DataFrame):
             raise InputError("the column is there twice", file=file, field=feature.name, fix="keep one")
         columns[feature.name] = _checked_column(raw, feature, file)
-    # object, whatever pandas would infer: the same dtype with every version of pandas
-    typed = {
-        name: pd.Series(column, index=X.index, dtype=object, copy=False) if column.dtype == object else column
-        for name, column in columns.items()
-    }
-    return pd.DataFrame(typed, index=X.index, copy=False)
+    return columns
 
 
 def relaxed(X: pd.DataFrame, feature: Feature, file: str | None = None) -> Feature:
@@ -439,14 +448,16 @@ def _checked_text(raw: pd.Series, feature: Feature, file: str | None) -> np.ndar
 
 
 def _checked_instants(raw: pd.Series, feature: Feature, file: str | None) -> pd.DatetimeIndex:
-    fix = "write an ISO 8601 instant with its zone"
     absent = raw.isna().to_numpy()
-    if not isinstance(raw.dtype, pd.DatetimeTZDtype):
+    if isinstance(raw.dtype, pd.DatetimeTZDtype):
+        instants = pd.DatetimeIndex(raw).tz_convert("UTC")
+    else:
+        fix = "write an ISO 8601 instant with its zone"
         # without a zone an instant is anybody's guess
         zoned = np.array([_has_zone(cell) for cell in raw.to_numpy(dtype=object)], dtype=bool)
         _refuse(~zoned & ~absent, raw, feature, file, fix)
-    instants = pd.DatetimeIndex(pd.to_datetime(raw, utc=True, errors="coerce", format="ISO8601"))
-    _refuse(np.asarray(instants.isna()) & ~absent, raw, feature, file, fix)
+        instants = pd.DatetimeIndex(pd.to_datetime(raw, utc=True, errors="coerce", format="ISO8601"))
+        _refuse(np.asarray(instants.isna()) & ~absent, raw, feature, file, fix)
     if feature.required:
         _refuse(absent, raw, feature, file, f"fill it in: {feature.doc or feature.dtype}")
     return instants

@@ -341,7 +341,7 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
                 f"{max(pool.gpus for pool in matching)}"
             )
     rows = request_features(requests).iloc[where].reset_index(drop=True)
-    rows = rows.assign(_pool=pool_ids, _block=block, gpus=counted)
+    rows = rows.assign(_pool=pool_ids, _block=block, asked_gpus=rows["gpus"], gpus=counted)
     rows["gpu_type"] = pool_types
     if "gpus_per_node" not in rows:
         rows["gpus_per_node"] = pd.Series(nodes, index=rows.index, dtype=float)

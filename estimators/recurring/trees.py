@@ -1,11 +1,12 @@
-"""Boosted trees on what the past says in numbers: a second opinion for jobs whose own past leaves much open."""
+"""Boosted trees on what the past says in numbers: they answer where a job's own past leaves much open."""
 
+import re
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tidegrid.estimators.recurring.kernels import BY_RUNG, MEMBERS, NUMBERS
+from tidegrid.estimators.recurring.keys import RUNGS
+from tidegrid.estimators.recurring.memory import WINDOW, Past
 
 ROUNDS, LEAVES, RATE = 250, 15, 0.03
 SCALE = 0.3
@@ -17,38 +18,41 @@ LEAST_ROWS = 60
 ENOUGH = 300
 """Jobs from which trees are worth growing."""
 
+_BY_RUNG = ("recent mean", "mean", "spread", "newest", "count", "age", "open", "idle")
+_OWN = ("gpus", "walltime", "cpus", "nodes", "mem", "hour")
+RISING = [int(name in ("recent mean", "mean", "newest")) for name in _BY_RUNG] * len(RUNGS)
+RISING += [int(name == "walltime") for name in _OWN]
+_RECENT, _LONG = (decay ** np.arange(WINDOW, dtype=np.float32) for decay in (0.6, 0.97))
 
-def described(features: pd.DataFrame, submit: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return the trees' inputs: the numbers of the past, then the job's own.
+
+def described(own: np.ndarray, submit: np.ndarray, past: Past) -> np.ndarray:
+    """Return the trees' inputs: each rung's past in numbers, then the job's own.
 
     Parameters
     ----------
-    features
-        Checked features.
+    own : ndarray of shape (rows, 5)
+        What the job asks for, as :class:`tidegrid.estimators.recurring.jobs.Rows` has it.
     submit : ndarray of shape (rows,)
         Instants, seconds since 1970; the hour is UTC's. The day of the week is left out: few histories hold enough
         weeks to tell it from chance.
-    numbers : ndarray of shape (rows, NUMBERS)
-        As :func:`tidegrid.estimators.recurring.kernels.describe` gives them.
+    past
+        As of the instants.
     """
-    with np.errstate(divide="ignore"):
-        own = [
-            np.log2(np.maximum(features["gpus"].to_numpy(dtype=float), 0.5)),
-            np.log(np.maximum(features["requested_walltime_h"].to_numpy(dtype=float), 1e-3)),
-            np.log1p(features["cpus"].to_numpy(dtype=float)),
-            features["nodes"].to_numpy(dtype=float),
-            np.log1p(features["mem_mb"].to_numpy(dtype=float)),
-        ]
-    return np.column_stack([numbers, *own, (submit % 86400.0) / 3600.0])
-
-
-def _rising(columns: int) -> list[int]:
-    """Return 1 for inputs with which the answer may only rise: past durations and the walltime; 0 for the others."""
-    out = np.zeros(columns, dtype=int)
-    out[0 : 2 * len(MEMBERS) : 2] = 1
-    out[2 * len(MEMBERS) : NUMBERS : BY_RUNG] = 1
-    out[NUMBERS + 1] = 1
-    return [int(v) for v in out]
+    there = ~np.isnan(past.hours)
+    hours = np.where(there, past.hours, np.float32(0.0))
+    jobs = there.sum(axis=2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # the newest stand first, so that the sum of their weights depends on their number alone
+        recent, mean, square = (
+            (values * decay).sum(axis=2) / np.concatenate([[0.0], np.cumsum(decay)])[jobs]
+            for values, decay in ((hours, _RECENT), (hours, _LONG), (hours**2, _LONG))
+        )
+        spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+        age, idle = (np.log(np.maximum(gap, 1.0)) for gap in (past.age, past.idle))
+    by_rung = [recent, mean, spread, past.hours[:, :, 0], np.log1p(past.count), age, past.open, idle]
+    hour = (submit % 86400.0) / 3600.0
+    flat = np.stack(by_rung, axis=2).reshape(len(own), len(RUNGS) * len(_BY_RUNG))
+    return np.column_stack([flat, own, hour]).astype(np.float32)
 
 
 def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
@@ -69,7 +73,7 @@ def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
         "bagging_fraction": 0.7,
         "bagging_freq": 1,
         "lambda_l2": 5.0,
-        "monotone_constraints": _rising(inputs.shape[1]),
+        "monotone_constraints": RISING,
         "num_threads": 1,
         "deterministic": True,
         "force_row_wise": True,
@@ -77,14 +81,9 @@ def grow(inputs: np.ndarray, log_hours: np.ndarray, seed: int) -> str:
         "verbosity": -1,
     }
     data = lgb.Dataset(inputs, label=log_hours, params={"verbosity": -1}, free_raw_data=True)
-    return str(lgb.train(params, data, num_boost_round=ROUNDS).model_to_string())
-
-
-def load(text: str) -> Any:
-    """Return the booster of a model's text."""
-    import lightgbm as lgb
-
-    return lgb.Booster(model_str=text)
+    text = str(lgb.train(params, data, num_boost_round=ROUNDS).model_to_string())
+    # a split that parts known from unknown has an infinite threshold; the largest number parts them as well
+    return re.sub(r"(?<=[= ])inf(?=[ \n])", repr(np.finfo(float).max.item()), text)
 
 
 def answer(booster: Any, inputs: np.ndarray) -> np.ndarray:

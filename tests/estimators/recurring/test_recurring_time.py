@@ -9,7 +9,7 @@ from recurring_cases import START, history, jobs_of, one
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.recurring import RecurringJobEstimator
-from tidegrid.estimators.recurring.keys import COLUMNS, rung_keys
+from tidegrid.estimators.recurring.keys import RUNGS, rung_keys
 
 LEVELS = (0.1, 0.5, 0.9)
 
@@ -106,9 +106,9 @@ def test_open_jobs_are_told_anew_each_time_and_change_no_duration_remembered() -
 
 def test_keys_are_the_same_in_every_order_and_type() -> None:
     X, _ = history(50)
-    checked = X.assign(queue="", cpus=np.nan, nodes=np.nan, mem_mb=np.nan)
+    checked = X.assign(queue="", cpus=np.nan, nodes=np.nan, mem_mb=np.nan, asked_gpus=np.nan)
     keys = rung_keys(checked)
-    assert keys.shape == (50, len(COLUMNS))
+    assert keys.shape == (50, len(RUNGS))
     order = np.random.default_rng(0).permutation(50)
     assert np.array_equal(rung_keys(checked.iloc[order]), keys[order])
 
