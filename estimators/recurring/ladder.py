@@ -35,7 +35,7 @@ DOUBT = 0.03
 SPREAD = 0.1
 """Log time by which a job that repeats may differ from a single one before it, as a standard deviation."""
 
-NEAR = 1.0
+NEAR = 0.5
 """The distance in log time from the trees' answer at which a past job counts less by a factor of e."""
 
 GRID = np.array(
