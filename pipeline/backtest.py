@@ -2,8 +2,10 @@
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
 BAND = (0.1, 0.9)
 """The band whose coverage is told: nominally 80 %."""
+
+OCCUPANCY = "occupancy"
+"""What a duration means in plans: the hours that a job holds its GPUs, whether it completes or not."""
 
 HOUR = pd.Timedelta(hours=1)
 
@@ -45,6 +50,8 @@ class Rows:
     def take(self, keep: np.ndarray) -> "Rows":
         """Return the rows where ``keep``, on a fresh index."""
         at = np.flatnonzero(keep)
+        if len(at) == len(self.X) and self.X.index.equals(pd.RangeIndex(len(at))):
+            return replace(self, at=at)
         return Rows(
             self.X.iloc[at].reset_index(drop=True),
             self.y.iloc[at].reset_index(drop=True),
@@ -80,22 +87,33 @@ def one_thread() -> Any:
     The order in which threads add up moves the last bits, and the same history must give the same bytes however
     many fits run side by side; one thread is also the faster on a busy machine.
     """
-    from threadpoolctl import threadpool_limits
+    return _thread_pools("scipy.linalg" in sys.modules, "lightgbm" in sys.modules).limit(limits=1)
 
-    return threadpool_limits(limits=1)
+
+@lru_cache(maxsize=4)
+def _thread_pools(*loaded: bool) -> Any:
+    """Return the libraries that have threads; finding them is slow, and they change only as these are loaded."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def make(kind: type[Estimator], timezone: str = "UTC") -> Estimator:
-    """Return an unfitted estimator, told the zone where it asks for one."""
-    takes = "timezone" in inspect.signature(kind.__init__).parameters
-    return kind(timezone=timezone) if takes else kind()
+    """Return an unfitted estimator, told the zone and what planning wants to know, where it asks for them.
+
+    GPUs fall free when a job ends, however it ends: where an estimator can say how long a job holds them
+    (``outcome="occupancy"``), that is what plans rest on.
+    """
+    told = {"timezone": timezone, "outcome": OCCUPANCY}
+    takes = inspect.signature(kind.__init__).parameters
+    return kind(**{name: value for name, value in told.items() if name in takes})
 
 
 def rows_of(estimator: Estimator, history: History) -> Rows:
     """Return the rows of a history that an estimator can be fitted on.
 
     Jobs of another kind, and jobs without a feature that it requires, are left out; hours of traffic without a
-    value stay, as missing ones.
+    value stay, as missing ones. For an estimator of occupancy every end is an outcome, not a lower bound.
     """
     if estimator.target == "demand":
         traffic = history.traffic
@@ -106,6 +124,8 @@ def rows_of(estimator: Estimator, history: History) -> Rows:
         )
     kind = None if estimator.kind == "any" else estimator.kind
     rows = Rows(*history.training_frame(kind))
+    if getattr(estimator, "outcome", "") == OCCUPANCY:
+        rows = replace(rows, observed=pd.Series(True, index=rows.X.index, name="observed"))
     return rows.take(lacking(rows.X, estimator.features) == "")
 
 

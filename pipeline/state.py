@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Cluster, on_down_gpus
+from tidegrid.data import App, Cluster, on_down_gpus, request_features
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class State:
         GPUs that an app may still exchange in the step that ``now`` lies in, by id; its cap where absent.
     known_until
         The latest instant that the sources tell anything of; None where that is unknown.
+    known_features : DataFrame or None
+        What estimators read of the requests, where that is known already; see :attr:`features`.
     lost : DataFrame
         Running jobs that hold a GPU that is down.
     twice
@@ -43,6 +47,7 @@ class State:
     first_seen: Mapping[str, pd.Timestamp] = field(default_factory=dict)
     swaps_left: Mapping[str, int] = field(default_factory=dict)
     known_until: pd.Timestamp | None = None
+    known_features: pd.DataFrame | None = None
     lost: pd.DataFrame = field(default_factory=pd.DataFrame)
     twice: tuple[str, ...] = ()
 
@@ -73,9 +78,24 @@ class State:
             first_seen or {},
             swaps_left or {},
             known_until,
-            running[gone].reset_index(drop=True),
-            tuple(requests["job_id"][named].astype(str)),
+            lost=running[gone].reset_index(drop=True),
+            twice=tuple(requests["job_id"][named].astype(str)),
         )
+
+    @cached_property
+    def features(self) -> pd.DataFrame:
+        """What estimators read of the requests, on their index."""
+        return request_features(self.requests) if self.known_features is None else self.known_features
+
+    @cached_property
+    def waiting_ids(self) -> list[str]:
+        """The ids of the requests, in their order."""
+        return [str(job) for job in self.requests["job_id"].tolist()]
+
+    @cached_property
+    def running_ids(self) -> list[str]:
+        """The ids of the running jobs, in their order."""
+        return [str(job) for job in self.running["job_id"].tolist()]
 
     def holds(self, app: App) -> tuple[int, ...]:
         """Return the working GPUs that an app holds."""
@@ -88,16 +108,19 @@ class State:
 
     def elapsed_h(self) -> np.ndarray:
         """Return how long each running job has run, in hours, 0 or more; shape (running,)."""
-        started = pd.to_datetime(self.running["start_time"], utc=True)
-        return np.maximum(((self.now - started) / pd.Timedelta(hours=1)).to_numpy(dtype=float), 0.0)
+        return self._since(self.running["start_time"], "h")
 
     def waited_days(self) -> np.ndarray:
         """Return how long each request has waited, in days, 0 or more; shape (requests,)."""
-        since = pd.to_datetime(self.requests["submit_time"], utc=True)
+        since = self.requests["submit_time"]
         if self.first_seen:
-            seen = self.requests["job_id"].astype(str).map(self.first_seen)
+            seen = pd.Series(self.waiting_ids, index=since.index).map(self.first_seen)
             since = pd.to_datetime(seen, utc=True).fillna(since)
-        return np.maximum(((self.now - since) / pd.Timedelta(days=1)).to_numpy(dtype=float), 0.0)
+        return self._since(since, "D")
+
+    def _since(self, instants: pd.Series, unit: Literal["h", "D"]) -> np.ndarray:
+        began = instants.to_numpy(dtype="datetime64[ns]")
+        return np.maximum((self.now.to_datetime64() - began) / np.timedelta64(1, unit), 0.0)
 
     def age(self) -> pd.Timedelta:
         """Return how old the latest thing is that the sources tell of."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Capacity, Cluster, History, Pool
+from tidegrid.data import App, Capacity, Cluster, History, Pool, request_features
 from tidegrid.data.schema import blank
 from tidegrid.data.tables import REQUESTS, RUNNING
 from tidegrid.pipeline.bands import Widths, inside
@@ -105,6 +105,7 @@ class Simulated:
         self._news: list[int] = []
         self._hours_known = -WARM_UP_HOURS
         self._requests, self._started = _tables(world)
+        self._features, self._past = request_features(self._requests), _plain(world.jobs)
         self._cluster: tuple[object, Cluster] | None = None
 
     # time ----------------------------------------------------------------------------------------
@@ -184,13 +185,15 @@ class Simulated:
             news = History(self._jobs(self._news), traffic, checked=True, instant=now)
         self._hours_known, self._news = hours, []
         running = self._started.iloc[self.running].reset_index(drop=True)
-        start = self.played.start[self.running]
-        running["first_gpu"] = self.played.first[self.running]
-        running["start_time"] = (self.world.start + pd.to_timedelta(start, unit="s")).astype(
-            self._started["submit_time"].dtype
+        running = running.assign(
+            first_gpu=self.played.first[self.running],
+            start_time=self._instants(self.played.start[self.running]),
         )
-        requests = self._requests.iloc[self.waiting].reset_index(drop=True)
-        state = State.of(self._cluster_now(), requests, running, now, known_until=now)
+        requests, features = (
+            table.iloc[self.waiting].reset_index(drop=True) for table in (self._requests, self._features)
+        )
+        # what State.of settles cannot be here: no job is in both, and a job ends with its GPU
+        state = State(now, self._cluster_now(), requests, running, known_until=now, known_features=features)
         return Reading(state, news, self.history)
 
     def history(self) -> History:
@@ -201,10 +204,7 @@ class Simulated:
     def apply(self, decision: Decision) -> list[str]:
         """Do what was decided; return the jobs that started."""
         world, played = self.world, self.played
-        number = {
-            str(job): j
-            for job, j in zip(self._requests["job_id"].iloc[self.waiting], self.waiting, strict=True)
-        }
+        number = dict(zip(decision.state.waiting_ids, self.waiting, strict=True))
         played.plans += 1
         for k, move in enumerate(decision.moves):
             if move.swaps:
@@ -273,20 +273,26 @@ class Simulated:
             self._cluster = (key, Cluster(timezone=world.timezone, pools=(pool,), apps=apps))
         return self._cluster[1]
 
+    def _instants(self, seconds: np.ndarray) -> pd.DatetimeIndex:
+        """Return instants of the replay, as exact as those of the tables."""
+        stamps = self.world.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
+        stamp = self._started["submit_time"].dtype
+        return pd.DatetimeIndex(stamps.astype(f"datetime64[{stamp.unit}]"), tz="UTC")
+
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""
-        table = self.world.jobs.iloc[jobs]
+        table = self._past.iloc[jobs]
         if not jobs:
             return table
-        stamp = self.world.jobs["submit_time"].dtype
-        begun = (self.world.start + pd.to_timedelta(self.played.start[jobs], unit="s")).astype(stamp)
-        ended = (self.world.start + pd.to_timedelta(self.end[jobs], unit="s")).astype(stamp)
+        begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
         table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
         if self.failed.intersection(jobs):
             table["status"] = table["status"].mask(np.array([j in self.failed for j in jobs]), "failed")
         return table
 
     def _traffic(self, first: int, last: int) -> pd.DataFrame:
+        if first >= last:
+            return _NOTHING.traffic
         ds = self.world.start + pd.to_timedelta(np.arange(first, last), unit="h")
         parts = [
             pd.DataFrame(
@@ -297,7 +303,6 @@ class Simulated:
                 }
             )
             for app in self.world.apps
-            if last > first
         ]
         return pd.concat(parts, ignore_index=True) if parts else _NOTHING.traffic
 
@@ -348,4 +353,4 @@ def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:
     text = [name for name in table.columns if pd.api.types.is_string_dtype(table[name].dtype)]
-    return table.astype(dict.fromkeys(text, object))
+    return table.astype(dict.fromkeys(text, object)).copy()
