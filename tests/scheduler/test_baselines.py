@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from strategies import problem_dicts, problems
 
 from tidegrid.scheduler import BASELINES, Plan, Problem, check, solve
-from tidegrid.scheduler.baselines.engine import Board, Tasks
 
 
 def problem(
