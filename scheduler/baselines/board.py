@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tidegrid.scheduler.arrays import FAR
-from tidegrid.scheduler.baselines.places import Layout, mask_of, span_mask
+from tidegrid.scheduler.baselines.places import layouts, mask_of, span_mask
 from tidegrid.scheduler.limits import Limit, limits_of
 from tidegrid.scheduler.problem import Job, Problem, Shape
 
@@ -82,7 +82,7 @@ class Board:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.layout = {pool.id: Layout(pool) for pool in problem.pools}
+        self.layout = layouts(problem)
         self.taken = {pool.id: Timeline() for pool in problem.pools}
         self.closed: dict[str, list[Closing]] = {
             pool.id: [
@@ -119,17 +119,17 @@ class Board:
         """Return what a job asks for in one of its shapes; None where the empty pool has no place for it."""
         layout = self.layout[shape.pool]
         nodes, allowed = layout.nodes_of(shape), layout.within(shape)
-        if not nodes or not layout.find(allowed, shape.gpus, nodes):
+        if not nodes or not layout.fits(allowed, shape.gpus, nodes):
             return None
         latest = self.problem.steps if job.finish_inside else FAR
         if job.deadline is not None:
             latest = min(latest, job.deadline)
         limits = self.counted(job, shape.pool, shape.gpus)
-        return Ask(
-            job.id, shape.pool, shape.gpus, nodes, shape.steps, allowed, job.earliest, latest, limits
-        )
+        return Ask(job.id, shape.pool, shape.gpus, nodes, shape.steps, allowed, job.earliest, latest, limits)
 
-    def take(self, pool: str, mask: int, start: int, end: int, limits: Iterable[tuple[int, int]] = ()) -> None:
+    def take(
+        self, pool: str, mask: int, start: int, end: int, limits: Iterable[tuple[int, int]] = ()
+    ) -> None:
         """Take GPUs, and count in limits, from ``start`` to ``end`` (exclusive; `FAR` for ever)."""
         line = self.taken[pool]
         for i in range(line.split(start), line.split(end)):
@@ -139,7 +139,9 @@ class Board:
             for i in range(use.split(start), use.split(end)):
                 use.values[i] += amount
 
-    def give(self, pool: str, mask: int, start: int, end: int, limits: Iterable[tuple[int, int]] = ()) -> None:
+    def give(
+        self, pool: str, mask: int, start: int, end: int, limits: Iterable[tuple[int, int]] = ()
+    ) -> None:
         """Undo `take`."""
         line = self.taken[pool]
         for i in range(line.split(start), line.split(end)):

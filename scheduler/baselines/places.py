@@ -7,7 +7,7 @@ nodes stay whole. What ties goes to the lowest GPU.
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from tidegrid.scheduler.problem import Pool, Shape
+from tidegrid.scheduler.problem import Pool, Problem, Shape
 
 
 def mask_of(gpus: Sequence[int]) -> int:
@@ -56,6 +56,7 @@ class Layout:
         self.every = span_mask(0, pool.gpus)
         self._whole = span_mask(0, self.node)
         self._legal = lru_cache(maxsize=None)(self._legal_firsts)
+        self.fits = lru_cache(maxsize=None)(self._fits)  # of the empty pool: long queues ask again and again
 
     def nodes_of(self, shape: Shape) -> int:
         """On how many nodes a shape lies; 1 in a line; 0 where it cannot lie evenly."""
@@ -70,10 +71,10 @@ class Layout:
             mask |= span_mask(first, first + many) if first < self.gpus else 0
         return mask & self.every
 
-    def nodes(self, free: int) -> Iterator[tuple[int, int]]:
-        """Yield each node's first GPU and its free GPUs as bits from 0."""
-        for first in range(0, self.gpus, self.node):
-            yield first, free >> first & self._whole
+    def nodes(self, free: int) -> list[tuple[int, int]]:
+        """Return the first GPU of each node that has free ones, and these as bits from 0."""
+        node, whole = self.node, self._whole
+        return [(first, bits) for first in range(0, self.gpus, node) if (bits := free >> first & whole)]
 
     def find(self, free: int, gpus: int, nodes: int) -> int:
         """Return the place that a job takes among free GPUs; 0 where there is none.
@@ -88,6 +89,9 @@ class Layout:
         if gpus > free.bit_count():
             return 0
         return self._evenly(free, gpus, nodes) if self.by_node else self._block(free, gpus)
+
+    def _fits(self, allowed: int, gpus: int, nodes: int) -> bool:
+        return bool(self.find(allowed, gpus, nodes))
 
     def blocks(self, free: int, gpus: int) -> int:
         """Return the first GPUs of all free legal blocks of a line."""
@@ -111,9 +115,7 @@ class Layout:
             # the fullest node that has a block, and in it the shortest run
             step = gpus
             _, low, bits = min(
-                (bits.bit_count(), low, bits)
-                for low, bits in self.nodes(free)
-                if starts >> low & self._whole
+                (bits.bit_count(), low, bits) for low, bits in self.nodes(free) if starts >> low & self._whole
             )
             room = [(low + first, length) for first, length in runs(bits)]
         best: tuple[int, int] | None = None
@@ -130,14 +132,23 @@ class Layout:
 
     def _evenly(self, free: int, gpus: int, nodes: int) -> int:
         each = gpus // nodes
-        roomy = [(bits.bit_count(), first, bits) for first, bits in self.nodes(free)]
-        roomy = sorted(one for one in roomy if one[0] >= each)
+        roomy = sorted(
+            (count, first, bits) for first, bits in self.nodes(free) if (count := bits.bit_count()) >= each
+        )
         if len(roomy) < nodes:
             return 0
         mask = 0
         for _, first, bits in roomy[:nodes]:
             mask |= lowest(bits, each) << first
         return mask
+
+
+def layouts(problem: Problem) -> dict[str, Layout]:
+    """Return the layouts of a problem's pools by id; they are made at the first call and kept with the problem."""
+    cached: dict[str, Layout] | None = problem.__dict__.get("_layouts")
+    if cached is None:
+        cached = problem.__dict__["_layouts"] = {pool.id: Layout(pool) for pool in problem.pools}
+    return cached
 
 
 def lowest(bits: int, count: int) -> int:

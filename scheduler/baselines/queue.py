@@ -45,7 +45,9 @@ class Order:
                     heapq.heappush(heap, at[follower])
 
 
-def in_order(board: Board, asks: Mapping[str, Ask], queue: Sequence[str], *, passing: bool) -> dict[str, Place]:
+def in_order(
+    board: Board, asks: Mapping[str, Ask], queue: Sequence[str], *, passing: bool
+) -> dict[str, Place]:
     """Give each job in turn its first place, past the horizon too.
 
     Parameters

@@ -17,9 +17,7 @@ Levels = Mapping[str, Sequence[int]]
 def peak_levels(problem: Problem) -> Levels:
     """Return the levels that hold each app's peak of the horizon in every step."""
     steps = problem.steps
-    return {
-        app.id: [_replicas(app, max(app.demand[:steps]))] * steps for app in problem.apps
-    }
+    return {app.id: [_replicas(app, max(app.demand[:steps]))] * steps for app in problem.apps}
 
 
 def curve_levels(problem: Problem) -> Levels:
@@ -74,7 +72,7 @@ def hold(board: Board, levels: Levels) -> dict[str, list[tuple[int, ...]]]:
                 # GPUs that stay open are better than those that the app would soon have to leave
                 lasting = free & ~board.shut(app.pool, t, problem.steps)
                 layout = board.layout[app.pool]
-                one = _room(layout, lasting, app.replica) or _room(layout, free, app.replica)
+                one = room(layout, lasting, app.replica) or room(layout, free, app.replica)
                 if not one:
                     break
                 taken[app.pool] |= one
@@ -89,7 +87,7 @@ def _moves(app: App) -> int:
     return 1 << 40 if app.swap_cap is None else app.swap_cap // app.replica
 
 
-def _room(layout: Layout, free: int, replica: int) -> int:
+def room(layout: Layout, free: int, replica: int) -> int:
     """Return free GPUs for one replica; 0 where there are none."""
     if replica > layout.node:
         whole = [first for first, bits in layout.nodes(free) if bits.bit_count() == layout.node]

@@ -1,0 +1,205 @@
+"""A plan on a board, and what explanations ask of it: who holds GPUs until when, and what if a task were not there."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegrid.scheduler.baselines.board import Ask, Board, Place
+from tidegrid.scheduler.baselines.places import gpus_of, mask_of
+from tidegrid.scheduler.plan import Placement, Plan
+from tidegrid.scheduler.problem import Problem, flat
+
+_SHUT = 1 << 40  # dearer than any number of taken cells
+
+
+class Hold(NamedTuple):
+    """GPUs (bits) of a pool that a task holds from ``start`` to ``end`` (exclusive), and the limits it counts in."""
+
+    task: str
+    pool: str
+    mask: int
+    start: int
+    end: int
+    limits: tuple[tuple[int, int], ...] = ()
+
+
+class PlanBoard(Board):
+    """The board of a plan: its jobs with their tails, and its apps up to the horizon."""
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        super().__init__(problem)
+        self.holds: dict[str, list[Hold]] = {}
+        for p in plan.placements:
+            self._add(self.hold_of(p))
+            if problem.job_by_id[p.job].running is None:
+                self._restore(self.holds[p.job])
+        for name, cells in plan.apps:
+            pool = problem.app_by_id[name].pool
+            begun, now = 0, 0
+            for t, mask in enumerate([*(mask_of(flat(held)) for held in cells), 0]):
+                if mask != now or t == len(cells):
+                    if now:
+                        self._add(Hold(name, pool, now, begun, t))
+                    begun, now = t, mask
+            self._restore(self.holds.get(name, []))
+        self._answers: dict[tuple[Any, ...], Any] = {}
+
+    def once(self, question: Callable[..., Any], *about: Any) -> Any:
+        """Return the answer to a question; long queues ask the same of the same board again and again."""
+        key = (question.__name__, *about)
+        if key not in self._answers:
+            self._answers[key] = question(*about)
+        return self._answers[key]
+
+    def hold_of(self, p: Placement) -> Hold:
+        """Return what a placement holds."""
+        counted = self.counted(self.problem.job_by_id[p.job], p.pool, p.gpus)
+        return Hold(p.job, p.pool, mask_of(p.ids), p.start, p.end, counted)
+
+    def _add(self, hold: Hold) -> None:
+        self.holds.setdefault(hold.task, []).append(hold)
+
+    def _restore(self, holds: Iterable[Hold]) -> None:
+        for hold in holds:
+            self.take(hold.pool, hold.mask, hold.start, hold.end, hold.limits)
+
+    @contextmanager
+    def without(self, *tasks: str) -> Iterator[None]:
+        """Let some tasks not be there, for as long as the block lasts."""
+        gone = [hold for task in tasks for hold in self.holds.get(task, ())]
+        for hold in gone:
+            self.give(hold.pool, hold.mask, hold.start, hold.end, hold.limits)
+        try:
+            yield
+        finally:
+            self._restore(gone)
+
+    @contextmanager
+    def open(self, pool: str, *closings: int) -> Iterator[None]:
+        """Let some of a pool's closed GPUs (by their place in the list) be open, for as long as the block lasts."""
+        kept = self.closed[pool]
+        self.closed[pool] = [one for k, one in enumerate(kept) if k not in closings]
+        try:
+            yield
+        finally:
+            self.closed[pool] = kept
+
+    def holders(self, ask: Ask, block: int, start: int, stop: int) -> list[str]:
+        """Return who holds some of a block, or counts in a limit of the job, in steps ``start`` … ``stop`` − 1.
+
+        Those that are there longest come first.
+        """
+        limits = {k for k, _ in ask.limits}
+        found: dict[str, int] = {}
+        for task, holds in self.holds.items():
+            for hold in holds:
+                if task == ask.job or hold.start >= stop or hold.end <= start:
+                    continue
+                in_block = hold.pool == ask.pool and hold.mask & block
+                if in_block or any(k in limits for k, _ in hold.limits):
+                    found[task] = max(found.get(task, 0), hold.end)
+        return sorted(found, key=lambda task: (-found[task], task))
+
+    def held(self, task: str, pool: str, block: int, start: int, stop: int) -> tuple[int, int, int] | None:
+        """Return (GPUs, from, to): what of a block a task holds in a span of steps, and until when it holds on to any.
+
+        None where it holds nothing of it.
+        """
+        mine = [hold for hold in self.holds.get(task, ()) if hold.pool == pool]
+        inside = [hold for hold in mine if hold.mask & block and hold.start < stop and hold.end > start]
+        if not inside:
+            return None
+        mask = 0
+        for hold in inside:
+            mask |= hold.mask & block
+        end = inside[-1].end
+        for hold in mine:  # the stretches of an app follow each other
+            if hold.start == end and hold.mask & mask:
+                end = hold.end
+        return mask, max(start, inside[0].start), end
+
+    def alone_or_together(
+        self, ask: Ask, tasks: list[str], start: int, until: int
+    ) -> tuple[list[str], list[str]]:
+        """Say which tasks alone keep a job from a place between ``start`` and ``until``; else which do together."""
+
+        def helps(*gone: str) -> bool:
+            with self.without(*gone):
+                return self.earliest(ask, start, until) is not None
+
+        alone = [task for task in tasks if helps(task)]
+        if alone or not tasks or not helps(*tasks):
+            return alone, []
+        together = list(tasks)
+        for task in tasks if len(tasks) <= 16 else ():  # no task that is not needed
+            rest = [other for other in together if other != task]
+            if rest and helps(*rest):
+                together = rest
+        return [], together
+
+    def closings_in_the_way(self, ask: Ask, start: int, until: int) -> list[int]:
+        """Return the closed GPUs but for which a job had a place between ``start`` and ``until``."""
+        many = range(len(self.closed[ask.pool]))
+
+        def helps(*gone: int) -> bool:
+            with self.open(ask.pool, *gone):
+                return self.earliest(ask, start, until) is not None
+
+        alone = [k for k in many if helps(k)]
+        return alone or (list(many) if len(many) > 1 and helps(*many) else [])
+
+    def least_taken(self, ask: Ask, start: int, until: int) -> Place | None:
+        """Return the place, before ``until``, whose cells tasks take the least of; None where all are closed."""
+        steps = self.problem.steps
+        # A start near the end is the least taken by cutting the job short, which explains nothing.
+        last = min(max(start, steps - ask.steps), until - 1, ask.latest_end - ask.steps)
+        before = self.once(self._taken_before, ask.pool)
+        best, found = _SHUT, None
+        for t in range(start, last + 1):
+            cells = before[min(t + ask.steps, steps)] - before[t]
+            cells = cells + _SHUT * _bits(self.shut(ask.pool, t, t + ask.steps) | ~ask.allowed, len(cells))
+            cost, mask = self._cheapest(ask, cells)
+            if cost < best:
+                best, found = cost, Place(t, mask)
+        return found
+
+    def _taken_before(self, pool: str) -> np.ndarray:
+        """(T + 1, G) in how many earlier steps each GPU is taken."""
+        line, gpus, steps = self.taken[pool], self.layout[pool].gpus, self.problem.steps
+        taken = np.zeros((steps + 1, gpus), np.int64)
+        for i, (start, mask) in enumerate(zip(line.times, line.values, strict=True)):
+            end = line.times[i + 1] if i + 1 < len(line.times) else steps
+            taken[start + 1 : min(end, steps) + 1] = _bits(mask, gpus)
+        return taken.cumsum(axis=0)
+
+    def _cheapest(self, ask: Ask, cells: np.ndarray) -> tuple[int, int]:
+        layout = self.layout[ask.pool]
+        if not layout.by_node:
+            firsts = np.array(self.once(self._firsts, ask.pool, ask.gpus))
+            sums = np.concatenate([[0], np.cumsum(cells)])
+            cost = sums[firsts + ask.gpus] - sums[firsts]
+            first = int(firsts[cost.argmin()])
+            return int(cost.min()), mask_of(range(first, first + ask.gpus))
+        each = ask.gpus // ask.nodes
+        ways = []
+        for first in range(0, layout.gpus, layout.node):
+            mine = cells[first : first + layout.node]
+            if len(mine) >= each:
+                chosen = np.argsort(mine, kind="stable")[:each]
+                ways.append((int(mine[chosen].sum()), first, chosen))
+        ways.sort(key=lambda way: way[:2])
+        mask = mask_of([first + int(g) for _, first, chosen in ways[: ask.nodes] for g in chosen])
+        return sum(cost for cost, _, _ in ways[: ask.nodes]), mask
+
+    def _firsts(self, pool: str, gpus: int) -> list[int]:
+        layout = self.layout[pool]
+        return gpus_of(layout.blocks(layout.every, gpus))
+
+
+def _bits(mask: int, count: int) -> np.ndarray:
+    """(count,) 0 or 1: the lowest bits of a mask."""
+    size = -(-count // 8)
+    raw = (mask & ((1 << count) - 1)).to_bytes(size, "little")
+    return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")[:count].astype(np.int64)
