@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegrid.scheduler.baselines.board import Ask, Board, Place
-from tidegrid.scheduler.baselines.places import gpus_of, mask_of
+from tidegrid.scheduler.baselines.places import gpus_of, mask_of, span_mask
 from tidegrid.scheduler.plan import Placement, Plan
 from tidegrid.scheduler.problem import Problem, flat
+
+#: Tasks that are taken away one by one, to see what each is in the way of.
+MOST_ALONE = 16
 
 _SHUT = 1 << 40  # dearer than any number of taken cells
 
@@ -129,11 +132,11 @@ class PlanBoard(Board):
             with self.without(*gone):
                 return self.earliest(ask, start, until) is not None
 
-        alone = [task for task in tasks if helps(task)]
+        alone = [task for task in tasks[:MOST_ALONE] if helps(task)]
         if alone or not tasks or not helps(*tasks):
             return alone, []
         together = list(tasks)
-        for task in tasks if len(tasks) <= 16 else ():  # no task that is not needed
+        for task in tasks if len(tasks) <= MOST_ALONE else ():  # no task that is not needed
             rest = [other for other in together if other != task]
             if rest and helps(*rest):
                 together = rest
@@ -155,15 +158,39 @@ class PlanBoard(Board):
         steps = self.problem.steps
         # A start near the end is the least taken by cutting the job short, which explains nothing.
         last = min(max(start, steps - ask.steps), until - 1, ask.latest_end - ask.steps)
+        if last < start:
+            return None
+        starts = np.arange(start, last + 1)
         before = self.once(self._taken_before, ask.pool)
-        best, found = _SHUT, None
-        for t in range(start, last + 1):
-            cells = before[min(t + ask.steps, steps)] - before[t]
-            cells = cells + _SHUT * _bits(self.shut(ask.pool, t, t + ask.steps) | ~ask.allowed, len(cells))
-            cost, mask = self._cheapest(ask, cells)
-            if cost < best:
-                best, found = cost, Place(t, mask)
-        return found
+        cells = before[np.minimum(starts + ask.steps, steps)] - before[starts]
+        for row, t in zip(cells, starts.tolist(), strict=True):
+            if shut := self.shut(ask.pool, t, t + ask.steps) | ~ask.allowed:
+                row += _SHUT * _bits(shut, len(row))
+        layout = self.layout[ask.pool]
+        if not layout.by_node:
+            firsts = np.array(self.once(self._firsts, ask.pool, ask.gpus))
+            sums = np.concatenate([np.zeros((len(starts), 1), np.int64), cells.cumsum(axis=1)], axis=1)
+            cost = sums[:, firsts + ask.gpus] - sums[:, firsts]
+            at, k = np.unravel_index(int(cost.argmin()), cost.shape)
+            if cost[at, k] >= _SHUT:
+                return None
+            return Place(int(starts[at]), span_mask(int(firsts[k]), int(firsts[k]) + ask.gpus))
+        nodes, each = -(-layout.gpus // layout.node), ask.gpus // ask.nodes
+        room = np.full((len(starts), nodes * layout.node), _SHUT, np.int64)
+        room[:, : layout.gpus] = cells
+        room = room.reshape(len(starts), nodes, layout.node)
+        of_node = np.sort(room, axis=2)[:, :, :each].sum(axis=2)
+        cost = np.sort(of_node, axis=1)[:, : ask.nodes].sum(axis=1)
+        at = int(cost.argmin())
+        if cost[at] >= _SHUT:
+            return None
+        chosen = np.argsort(of_node[at], kind="stable")[: ask.nodes]
+        gpus = [
+            int(node) * layout.node + int(gpu)
+            for node in chosen
+            for gpu in np.argsort(room[at, node], kind="stable")[:each]
+        ]
+        return Place(int(starts[at]), mask_of(gpus))
 
     def _taken_before(self, pool: str) -> np.ndarray:
         """(T + 1, G) in how many earlier steps each GPU is taken."""
@@ -173,25 +200,6 @@ class PlanBoard(Board):
             end = line.times[i + 1] if i + 1 < len(line.times) else steps
             taken[start + 1 : min(end, steps) + 1] = _bits(mask, gpus)
         return taken.cumsum(axis=0)
-
-    def _cheapest(self, ask: Ask, cells: np.ndarray) -> tuple[int, int]:
-        layout = self.layout[ask.pool]
-        if not layout.by_node:
-            firsts = np.array(self.once(self._firsts, ask.pool, ask.gpus))
-            sums = np.concatenate([[0], np.cumsum(cells)])
-            cost = sums[firsts + ask.gpus] - sums[firsts]
-            first = int(firsts[cost.argmin()])
-            return int(cost.min()), mask_of(range(first, first + ask.gpus))
-        each = ask.gpus // ask.nodes
-        ways = []
-        for first in range(0, layout.gpus, layout.node):
-            mine = cells[first : first + layout.node]
-            if len(mine) >= each:
-                chosen = np.argsort(mine, kind="stable")[:each]
-                ways.append((int(mine[chosen].sum()), first, chosen))
-        ways.sort(key=lambda way: way[:2])
-        mask = mask_of([first + int(g) for _, first, chosen in ways[: ask.nodes] for g in chosen])
-        return sum(cost for cost, _, _ in ways[: ask.nodes]), mask
 
     def _firsts(self, pool: str, gpus: int) -> list[int]:
         layout = self.layout[pool]

@@ -55,6 +55,7 @@ class Layout:
         self.node = min(pool.node_size or pool.gpus, pool.gpus)
         self.every = span_mask(0, pool.gpus)
         self._whole = span_mask(0, self.node)
+        self._node_firsts = mask_of(range(0, pool.gpus, self.node))
         self._legal = lru_cache(maxsize=None)(self._legal_firsts)
         self.fits = lru_cache(maxsize=None)(self._fits)  # of the empty pool: long queues ask again and again
 
@@ -95,12 +96,7 @@ class Layout:
 
     def blocks(self, free: int, gpus: int) -> int:
         """Return the first GPUs of all free legal blocks of a line."""
-        starts, have = free, 1
-        while have < gpus:
-            more = min(have, gpus - have)
-            starts &= starts >> more
-            have += more
-        return starts & self._legal(gpus)
+        return _neighbours(free, gpus) & self._legal(gpus)
 
     def _legal_firsts(self, gpus: int) -> int:
         return mask_of([g for g in range(self.gpus - gpus + 1) if self.pool.allows(g, gpus)])
@@ -132,6 +128,9 @@ class Layout:
 
     def _evenly(self, free: int, gpus: int, nodes: int) -> int:
         each = gpus // nodes
+        if each == self.node:  # whole nodes: all of them are equally full
+            whole = _neighbours(free, each) & self._node_firsts
+            return lowest(whole, nodes) * self._whole if whole.bit_count() >= nodes else 0
         roomy = sorted(
             (count, first, bits) for first, bits in self.nodes(free) if (count := bits.bit_count()) >= each
         )
@@ -141,6 +140,16 @@ class Layout:
         for _, first, bits in roomy[:nodes]:
             mask |= lowest(bits, each) << first
         return mask
+
+
+def _neighbours(free: int, gpus: int) -> int:
+    """Return the GPUs from which on so many neighbours are free."""
+    starts, have = free, 1
+    while have < gpus:
+        more = min(have, gpus - have)
+        starts &= starts >> more
+        have += more
+    return starts
 
 
 def layouts(problem: Problem) -> dict[str, Layout]:
