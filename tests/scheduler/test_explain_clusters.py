@@ -203,6 +203,16 @@ def test_gpus_that_are_down_are_not_idle() -> None:
     ]  # fmt: skip
 
 
+def test_a_hold_ends_where_nothing_of_the_gpus_is_held_any_longer() -> None:
+    """An app grows at step 2 and keeps GPU 7 until it leaves it at step 4."""
+    board = cluster([], [app([1, 1, 2, 2, 1])], steps=5)
+    cells = AppCells("chat", [[7], [7], [6, 7], [6, 7], [6]])
+    held = PlanBoard(board, Plan.of(board, "hand", [], [cells])).held
+    assert held("chat", "a", mask_of([7]), 0, 2) == (mask_of([7]), 0, 4)
+    assert held("chat", "a", mask_of([6, 7]), 1, 2) == (mask_of([7]), 1, 4)
+    assert held("chat", "a", mask_of([5]), 0, 5) is None
+
+
 # --- laws ---
 
 
