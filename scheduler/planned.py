@@ -171,14 +171,14 @@ class PlanBoard(Board):
             firsts = np.array(self.once(self._firsts, ask.pool, ask.gpus))
             sums = np.concatenate([np.zeros((len(starts), 1), np.int64), cells.cumsum(axis=1)], axis=1)
             cost = sums[:, firsts + ask.gpus] - sums[:, firsts]
-            at, k = np.unravel_index(int(cost.argmin()), cost.shape)
-            if cost[at, k] >= _SHUT:
+            row_at, k = divmod(int(cost.argmin()), len(firsts))
+            if cost[row_at, k] >= _SHUT:
                 return None
-            return Place(int(starts[at]), span_mask(int(firsts[k]), int(firsts[k]) + ask.gpus))
+            return Place(start + row_at, span_mask(int(firsts[k]), int(firsts[k]) + ask.gpus))
         nodes, each = -(-layout.gpus // layout.node), ask.gpus // ask.nodes
-        room = np.full((len(starts), nodes * layout.node), _SHUT, np.int64)
-        room[:, : layout.gpus] = cells
-        room = room.reshape(len(starts), nodes, layout.node)
+        padded = np.full((len(starts), nodes * layout.node), _SHUT, np.int64)
+        padded[:, : layout.gpus] = cells
+        room = padded.reshape(len(starts), nodes, layout.node)
         of_node = np.sort(room, axis=2)[:, :, :each].sum(axis=2)
         cost = np.sort(of_node, axis=1)[:, : ask.nodes].sum(axis=1)
         at = int(cost.argmin())
@@ -190,7 +190,7 @@ class PlanBoard(Board):
             for node in chosen
             for gpu in np.argsort(room[at, node], kind="stable")[:each]
         ]
-        return Place(int(starts[at]), mask_of(gpus))
+        return Place(start + at, mask_of(gpus))
 
     def _taken_before(self, pool: str) -> np.ndarray:
         """(T + 1, G) in how many earlier steps each GPU is taken."""

@@ -46,7 +46,13 @@ class Order:
 
 
 def in_order(
-    board: Board, asks: Mapping[str, Ask], queue: Sequence[str], *, passing: bool
+    board: Board,
+    asks: Mapping[str, Ask],
+    queue: Sequence[str],
+    *,
+    passing: bool,
+    order: Order | None = None,
+    since: int = 0,
 ) -> dict[str, Place]:
     """Give each job in turn its first place, past the horizon too.
 
@@ -58,6 +64,10 @@ def in_order(
         The jobs by id, and their order.
     passing
         Whether a job may start before one of its pool that was served before it.
+    order
+        What is known of jobs that have a place already.
+    since
+        The first step at which any of them may start.
 
     Returns
     -------
@@ -65,7 +75,7 @@ def in_order(
         Places by job; a job that can never start has none, and holds nobody up.
     """
     places: dict[str, Place] = {}
-    order = Order(board, asks)
+    order = order or Order(board, asks)
     last = dict.fromkeys(board.taken, 0)
     # First places only move later as the board fills: the last one found bounds the next search.
     found: dict[tuple[str, int, int, int], dict[int, int]] = {}
@@ -76,11 +86,11 @@ def in_order(
             continue
         bounds = found.setdefault(ask.kind, {})
         bound = max((t for steps, t in bounds.items() if steps <= ask.steps), default=0)
-        start = max(ready, 0 if passing else last[ask.pool], bound)
+        start = max(ready, since, 0 if passing else last[ask.pool], bound)
         place = board.earliest(ask, start)
         if place is None:
             continue
-        if start == bound and not ask.limits:
+        if start == max(bound, since) and not ask.limits:
             bounds[ask.steps] = place.start
         board.put(ask, place)
         order.place(job, place)
@@ -90,15 +100,18 @@ def in_order(
 
 
 def easy(board: Board, asks: Mapping[str, Ask], queue: Sequence[str]) -> dict[str, Place]:
-    """Run EASY backfill from change to change, past the horizon too.
+    """Run EASY backfill from change to change.
 
-    The first job of a pool that cannot start has a reservation, no other has. Parameters and result as `in_order`.
+    The first job of a pool that cannot start has a reservation, past the horizon too; no other has. What has not
+    started by the horizon's end is then expected in the queue's order, each at its first place. Parameters and
+    result as `in_order`.
     """
     places: dict[str, Place] = {}
     order = Order(board, asks)
     waiting = list(queue)
+    steps = board.problem.steps
     t = 0
-    while waiting and t < FAR:
+    while waiting and t < steps:
         reserved: dict[str, tuple[Ask, Place]] = {}
         # What did not fit at this step: the shortest that failed, by what decides where it fits.
         failed: dict[tuple[str, int, int, int], int] = {}
@@ -131,4 +144,4 @@ def easy(board: Board, asks: Mapping[str, Ask], queue: Sequence[str]) -> dict[st
             board.lift(ask, later)
         begins = [asks[job].earliest for job in waiting if asks[job].earliest > t]
         t = min([line.after(t) for line in (*board.taken.values(), *board.use)] + begins)
-    return places
+    return places | in_order(board, asks, waiting, passing=True, order=order, since=steps)
