@@ -48,10 +48,11 @@ class PlanBoard(Board):
                     begun, now = t, mask
             self._restore(self.holds.get(name, []))
         self._answers: dict[tuple[Any, ...], Any] = {}
+        self._gone: tuple[str, ...] = ()
 
     def once(self, question: Callable[..., Any], *about: Any) -> Any:
         """Return the answer to a question; long queues ask the same of the same board again and again."""
-        key = (question.__name__, *about)
+        key = (question.__name__, self._gone, *about)
         if key not in self._answers:
             self._answers[key] = question(*about)
         return self._answers[key]
@@ -74,9 +75,11 @@ class PlanBoard(Board):
         gone = [hold for task in tasks for hold in self.holds.get(task, ())]
         for hold in gone:
             self.give(hold.pool, hold.mask, hold.start, hold.end, hold.limits)
+        before, self._gone = self._gone, self._gone + tasks
         try:
             yield
         finally:
+            self._gone = before
             self._restore(gone)
 
     @contextmanager
