@@ -151,8 +151,7 @@ class _View:
                     at = f"{self.clock.step(placed.start)} ({gpu_span(placed.ids)})"
                     parts.append(f"{self._choice()}it starts at {at}")
                 else:
-                    holders = self.board.holders(ask, place.mask, ready, placed.start)
-                    blockers = self._blockers(job, ask, holders, place, ready, placed.start)
+                    blockers = self._blockers(job, ask, place, (ready, placed.start), ready, placed.start)
         return self._record(job, "later", "; ".join(parts), placed, blockers)
 
     def _ask_of(self, job: Job, placed: Placement) -> Ask:
@@ -251,8 +250,7 @@ class _View:
         if least is None:
             return []
         stop = min(least.start + ask.steps, max(steps, least.start + 1))
-        holders = self.board.holders(ask, least.mask, least.start, stop)
-        return self._blockers(job, ask, holders, least, ready, steps)
+        return self._blockers(job, ask, least, (least.start, stop), ready, steps)
 
     def _tail_costs_more(self, job: Job, shape: Shape, start: int) -> bool:
         """Whether the cells past the horizon would cost more shortfall than the cells inside it earn."""
@@ -390,10 +388,11 @@ class _View:
         return f"mode {self.plan.mode} weighs the whole queue: "
 
     def _blockers(
-        self, job: Job, ask: Ask, holders: list[str], place: Place, start: int, until: int
+        self, job: Job, ask: Ask, place: Place, span_of: tuple[int, int], start: int, until: int
     ) -> list[dict[str, Any]]:
-        """Say without which tasks the job would have a place between ``start`` and ``until``."""
+        """Say without which of the tasks that hold a place in a span of steps the job would start before ``until``."""
         key = ask._replace(job="", earliest=0)
+        holders = self.board.once(self.board.holders, key, place.mask, *span_of)
         alone, together = self.board.once(self._needed, key, tuple(holders), start, until)
         found = []
         for task in (alone or together)[:MOST_BLOCKERS]:

@@ -101,7 +101,7 @@ class PlanBoard(Board):
         found: dict[str, int] = {}
         for task, holds in self.holds.items():
             for hold in holds:
-                if task == ask.job or hold.start >= stop or hold.end <= start:
+                if hold.start >= stop or hold.end <= start or task in self._gone:
                     continue
                 in_block = hold.pool == ask.pool and hold.mask & block
                 if in_block or any(k in limits for k, _ in hold.limits):
