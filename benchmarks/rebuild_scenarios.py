@@ -116,10 +116,10 @@ RECIPES = {
     ),
     "scale": Recipe(
         "scale", "64 GPUs, 30 jobs; 44.9 % and 27 jobs under FIFO, value +15.9 % when planned", 64,
-        ((LARGE, "training", 4, 4), (TRAINING, "training", 10, 10), (QUANTIZATION, "quantization", 6, 6),
-         (BATCH, "batch_inference", 10, 10)),
+        ((LARGE, "training", 6, 6), (TRAINING, "training", 10, 10), (QUANTIZATION, "quantization", 6, 6),
+         (BATCH, "batch_inference", 8, 8)),
         (("chat", 3, 12, 14, 8), ("search", 2, 6, 18, 7)), (0.439, 0.459), 0.47, 0.20, placed=27, node_size=8,
-        ask=64, scale=0.55,
+        ask=64, scale=0.45,
     ),
 }  # fmt: skip
 

@@ -54,6 +54,22 @@ class Clock:
         """Return "at step 3" or "in steps 3–5", with times as in `steps`."""
         return f"{'at' if stop == start + 1 else 'in'} {self.steps(start, stop)}"
 
+    def between(self, start: int, stop: int) -> str:
+        """Return "from step 6 to step 10", or "from step 6 to step 10, Mon 14:00–18:00 UTC"; ``stop`` is exclusive."""
+        times = self.steps(start, stop).partition(", ")[2]
+        return f"from step {start} to step {stop}" + (f", {times}" if times else "")
+
+    def gpu_hours(self, gpu_steps: int) -> str:
+        """Return GPU-steps as "1 GPU-hour" or "2.5 GPU-hours"."""
+        hours = gpu_steps * self._minutes / 60
+        return (
+            "1 GPU-hour"
+            if hours == 1
+            else f"{hours:,.4g} GPU-hours"
+            if hours < 1000
+            else f"{hours:,.0f} GPU-hours"
+        )
+
     def _at(self, t: int) -> datetime | None:
         if self._start is None:
             return None

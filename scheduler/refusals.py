@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from tidegrid.scheduler.baselines.places import layouts
 from tidegrid.scheduler.clock import Clock, gpu_count, step_count
-from tidegrid.scheduler.problem import Job, Pool, Problem, Shape
+from tidegrid.scheduler.limits import limits_of
+from tidegrid.scheduler.problem import Job, Problem, Shape
 
 #: Shapes of one pool that a reason lists one by one.
 MOST_SHAPES = 4
@@ -26,9 +28,37 @@ def refusal(problem: Problem, job: Job, clock: Clock | None = None) -> str | Non
     """
     if not job.shapes:
         return "it has no shape"
-    if any(_rule_broken(problem, job, shape) is None for shape in job.shapes):
-        return None
-    return _reason(problem, job, job.shapes, clock or Clock(problem))
+    if all(_rule_broken(problem, job, shape) for shape in job.shapes):
+        return _reason(problem, job, job.shapes, clock or Clock(problem))
+    group = next((group for group in problem.groups or () if group.id == job.group), None)
+    if group is not None and group.most == 0:
+        return f"of {group.id} none may run"
+    return _predecessor(problem, job)
+
+
+def _predecessor(problem: Problem, job: Job) -> str | None:
+    """Return which of the jobs that a job comes after keeps it from ever starting."""
+    known = problem.job_by_id
+    for name in job.after or ():
+        other = known.get(name)
+        if other is None or other.running is not None:
+            continue
+        if not other.shapes or all(_rule_broken(problem, other, shape) for shape in other.shapes):
+            return f"it waits for {name}, which can never run"
+    seen: set[str] = set()
+    todo = list(job.after or ())
+    while todo:
+        name = todo.pop()
+        if name == job.id:
+            return (
+                "it waits for itself"
+                if job.id in (job.after or ())
+                else "it and jobs before it wait for each other"
+            )
+        if name in known and known[name].running is None and name not in seen:
+            seen.add(name)
+            todo += known[name].after or ()
+    return None
 
 
 def shape_refusal(problem: Problem, job: Job, shape: Shape, clock: Clock | None = None) -> str | None:
@@ -38,17 +68,18 @@ def shape_refusal(problem: Problem, job: Job, shape: Shape, clock: Clock | None 
     return _reason(problem, job, [shape], clock or Clock(problem))
 
 
-def has_block(pool: Pool, gpus: int) -> bool:
-    """Whether the empty pool has any legal block of this size."""
-    return pool.allows(0, gpus)
-
-
 def _rule_broken(problem: Problem, job: Job, shape: Shape) -> str | None:
     pool = problem.pool_by_id[shape.pool]
     if shape.gpus > pool.gpus:
         return "size"
-    if not has_block(pool, shape.gpus):
-        return "block"
+    layout = layouts(problem)[pool.id]
+    nodes = layout.nodes_of(shape)
+    if not nodes or not layout.fits(layout.every, shape.gpus, nodes):
+        return "nodes" if pool.by_node else "block"
+    if shape.within is not None and not layout.fits(layout.within(shape), shape.gpus, nodes):
+        return "within"
+    if _limit(problem, job, shape) is not None:
+        return "limit"
     if job.deadline is not None and job.earliest + shape.steps > job.deadline:
         return "deadline"
     if job.finish_inside and shape.steps > problem.steps:
@@ -56,20 +87,40 @@ def _rule_broken(problem: Problem, job: Job, shape: Shape) -> str | None:
     return None
 
 
+def _limit(problem: Problem, job: Job, shape: Shape) -> str | None:
+    """Return the limit of its tenant that a shape alone is over, in words."""
+    for limit in limits_of(problem) if job.tenant is not None else ():
+        mine = limit.key == "tenant" and limit.owner == job.tenant and limit.pool in (None, shape.pool)
+        if mine and shape.gpus > limit.most:
+            of = "" if limit.pool is None else f" of {limit.pool}"
+            return f"{limit.owner} may hold {gpu_count(limit.most)}{of}"
+    return None
+
+
 def _reason(problem: Problem, job: Job, shapes: Sequence[Shape], clock: Clock) -> str:
     parts = []
-    rules = {shape: str(_rule_broken(problem, job, shape)) for shape in shapes}
-    for rule in dict.fromkeys(rules.values()):
-        broken = [shape for shape in rules if rules[shape] == rule]
+    rules = [(shape, str(_rule_broken(problem, job, shape))) for shape in shapes]
+    for rule in dict.fromkeys(rule for _, rule in rules):
+        broken = [shape for shape, other in rules if other == rule]
         pools = [problem.pool_by_id[name] for name in dict.fromkeys(shape.pool for shape in broken)]
         sizes = {pool.id: [s.gpus for s in broken if s.pool == pool.id] for pool in pools}
+        fewest = gpu_count(min(shape.gpus for shape in broken))
+        least = "at least " if len({shape.gpus for shape in broken}) > 1 else ""
         if rule == "size":
-            fewest = gpu_count(min(shape.gpus for shape in broken))
-            least = "at least " if len({shape.gpus for shape in broken}) > 1 else ""
             parts.append(f"it needs {least}{fewest}, " + ", ".join(f"{p.id} has {p.gpus}" for p in pools))
+        elif rule == "limit":
+            told = dict.fromkeys(str(_limit(problem, job, shape)) for shape in broken)
+            parts.append(f"it needs {least}{fewest}, its tenant {', '.join(told)}")
         elif rule == "block":
             parts += [
                 f"{pool.id} has no legal block of {_listed(sizes[pool.id])} with nodes of {pool.node_size}"
+                for pool in pools
+            ]
+        elif rule == "nodes":
+            parts += list(dict.fromkeys(_nodes(problem, shape) for shape in broken))
+        elif rule == "within":
+            parts += [
+                f"the GPUs of {pool.id} that it may use have no place for {_listed(sizes[pool.id])}"
                 for pool in pools
             ]
         elif rule == "deadline":
@@ -83,6 +134,19 @@ def _reason(problem: Problem, job: Job, shapes: Sequence[Shape], clock: Clock) -
                 f"it must end inside the horizon of {step_count(problem.steps)}, but it takes {_lengths(broken)}"
             )
     return "; ".join(parts)
+
+
+def _nodes(problem: Problem, shape: Shape) -> str:
+    pool = problem.pool_by_id[shape.pool]
+    size = pool.node_size or pool.gpus
+    nodes = shape.nodes or -(-shape.gpus // size)
+    on = f"{gpu_count(shape.gpus)} on {nodes} node{'' if nodes == 1 else 's'}"
+    if shape.gpus % nodes:
+        return f"{on} are not the same number on each"
+    if shape.gpus // nodes > size:
+        return f"{on} are {shape.gpus // nodes} on each, those of {pool.id} have {size}"
+    have = sum(min(size, pool.gpus - first) >= shape.gpus // nodes for first in range(0, pool.gpus, size))
+    return f"{on} of {shape.gpus // nodes} GPUs do not fit: {pool.id} has {have} such"
 
 
 def _listed(sizes: Sequence[int]) -> str:

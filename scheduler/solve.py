@@ -17,13 +17,14 @@ Planner = Callable[..., Plan]
 BASELINES = ("fifo", "fifo_backfill", "easy", "priority", "easy_priority", "sjf", "fifo_elastic")
 
 _MODES: dict[str, Planner | str] = {}
+_VERSIONS: dict[str, int] = {}
 
 
 class IllegalPlanError(TidegridError):
     """A planner made a plan that breaks a rule; it is never handed on."""
 
 
-def register_mode(name: str, planner: Planner | str) -> None:
+def register_mode(name: str, planner: Planner | str, *, version: int = 2) -> None:
     """Make a planner known under a name.
 
     Parameters
@@ -32,8 +33,11 @@ def register_mode(name: str, planner: Planner | str) -> None:
         The mode, as given to `solve` and on the command line.
     planner
         The function, or ``"module:function"``, which is imported when the mode is first used.
+    version
+        The last version of the problem's format that it can plan.
     """
     _MODES[name] = planner
+    _VERSIONS[name] = version
 
 
 def modes() -> tuple[str, ...]:
@@ -63,7 +67,7 @@ def solve(
     mode
         One of `modes`.
     time_limit
-        Seconds, for the modes that search until a limit; the others pass it over.
+        Seconds, for the modes that search until a limit; the others ignore it.
     seed
         The same input, seed and options give the same plan.
     options
@@ -77,7 +81,7 @@ def solve(
     Raises
     ------
     InputError
-        The mode is not known, or the time limit or the seed is out of range.
+        The mode is not known or cannot plan this version of the problem, or the time limit or the seed is out of range.
     IllegalPlanError
         The planner failed; its plan breaks a rule.
     """
@@ -89,7 +93,15 @@ def solve(
         raise InputError(
             f"{seed} is out of range", field="seed", fix="write a whole number from 0 to 2147483647"
         )
-    plan = _planner(mode)(problem, time_limit=time_limit, seed=seed, **options)
+    planner = _planner(mode)
+    if problem.version > _VERSIONS[mode]:
+        able = ", ".join(name for name in _MODES if _VERSIONS[name] >= problem.version)
+        raise InputError(
+            f"mode {mode} cannot plan a problem of version {problem.version}",
+            field="mode",
+            fix=f"write one of {able}",
+        )
+    plan = planner(problem, time_limit=time_limit, seed=seed, **options)
     violations, found = check(problem, plan)
     if violations:
         raise IllegalPlanError(
@@ -99,6 +111,6 @@ def solve(
 
 
 register_mode("fast", "tidegrid.scheduler.fast:plan")
-register_mode("full", "tidegrid.scheduler.formal:plan")
+register_mode("full", "tidegrid.scheduler.formal:plan", version=1)
 for _name in BASELINES:
     register_mode(_name, f"tidegrid.scheduler.baselines:{_name}")

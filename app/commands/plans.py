@@ -89,8 +89,11 @@ def solve(
     else:
         table("", _COLUMNS[:-2], [_figures(plan.mode, plan)])
         _print_solver(plan)
-        for risk in plan.extra["risks"][:5]:
+        risks = plan.extra["risks"]
+        for risk in risks[:5]:
             say(f"coverage risk: {risk['text']}")
+        if len(risks) > 5:
+            say(f"coverage risk: and {len(risks) - 5} more; tidegrid explain lists all")
         waiting = [item for item in told if item["state"] == "not in this horizon"]
         if waiting:
             jobs = count(len(waiting), "job has", "jobs have")

@@ -224,8 +224,11 @@ def _print_commit(document: dict[str, Any]) -> None:
         say(f"{event['kind']}: {_local(event['text'], zone)}")
     for one in document["refused"]:
         say(f"refused: {one['job']}: {one['reason']}")
-    for risk in document["risks"][:5]:
+    risks = document["risks"]
+    for risk in risks[:5]:
         say(f"coverage risk: {risk}")
+    if len(risks) > 5:
+        say(f"coverage risk: and {len(risks) - 5} more; --json lists all")
     for risk in document.get("deadlines", []):
         say(f"deadline at risk: {risk}")
     for note in document["notes"]:

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problem_dicts, problems
 
 from tidegrid.scheduler import BASELINES, Plan, Problem, check, solve
-from tidegrid.scheduler.baselines.engine import Board, Tasks
 
 
 def problem(
@@ -72,11 +70,22 @@ def test_two_runs_give_the_same_bytes(problem: Problem, mode: str) -> None:
 
 
 @given(problems())
-def test_fifo_starts_in_arrival_order(problem: Problem) -> None:
-    order = sorted((job.order, job.id) for job in problem.jobs if not job.running)
-    begun = starts(solve(problem, "fifo"))
-    found = [begun[name] for _, name in order if name in begun]
-    assert found == sorted(found)
+def test_fifo_starts_in_arrival_order_pool_by_pool(problem: Problem) -> None:
+    order = {job.id: (job.order, job.id) for job in problem.jobs if not job.running}
+    plan = solve(problem, "fifo")
+    for pool in problem.pools:
+        mine = [p for p in plan.placements if p.pool == pool.id and p.job in order]
+        begun = [p.start for p in sorted(mine, key=lambda p: order[p.job])]
+        assert begun == sorted(begun)
+
+
+def test_the_head_of_one_pool_holds_up_no_other() -> None:
+    """A job waits for pool p until step 16; the one behind it has the empty pool q at once."""
+    board = problem([running("r", 0, 8, 16), (8, 2, 1)]).to_dict()
+    board["pools"].append({"id": "q", "gpus": 4})
+    shapes = [{"pool": "q", "gpus": 4, "steps": 1}]
+    board["jobs"].append({"id": "other", "order": 9, "priority": 1, "shapes": shapes})
+    assert starts(solve(Problem.from_dict(board), "fifo")) == {"r": 0, "j1": 16, "other": 0}
 
 
 def test_fifo_lets_nobody_pass() -> None:
@@ -92,23 +101,13 @@ def test_a_job_without_a_place_holds_up_nobody() -> None:
     assert starts(solve(board, "fifo")) == {"j1": 0}
 
 
-@pytest.mark.parametrize("mode", ["backfill", "easy"])
+@pytest.mark.parametrize("mode", ["fifo_backfill", "easy"])
 def test_the_simplest_backfill(mode: str) -> None:
     """32 GPUs, widths 1, 32 and 31: the last runs beside the first, before the second (case P2)."""
-    board = Board(np.zeros((48, 32), bool), np.array([0, 32]), np.array([0]))
-    tasks = Tasks(
-        pool=np.zeros(3, np.int64),
-        gpus=np.array([1, 32, 31]),
-        steps=np.array([10, 10, 5]),
-        earliest=np.zeros(3, np.int64),
-        latest_end=np.full(3, 1 << 40),
-    )
-    order = np.arange(3)
-    if mode == "easy":
-        start, _ = board.easy(tasks, order)
-    else:
-        start, _ = board.place_in_order(tasks, order, keep_order=False)
-    assert start.tolist() == [0, 10, 0]
+    board = {**problem([(1, 10, 10), (32, 10, 5), (1, 5, 1)], gpus=32).to_dict(), "version": 2}
+    board["pools"] = [{"id": "p", "gpus": 32, "node_size": 32, "placement": "node"}]
+    board["jobs"][2]["shapes"][0]["gpus"] = 31
+    assert starts(solve(Problem.from_dict(board), mode)) == {"j0": 0, "j1": 10, "j2": 0}
 
 
 def running(name: str, first: int, gpus: int, remaining: int) -> dict[str, Any]:
@@ -222,3 +221,34 @@ def test_blocks_keep_to_nodes(size: int, first: int) -> None:
     taken = [running("r", 0, 2, 9), running("s", 2, 1, 9)] + [running("t", 4, 1, 9)] * (size == 8)
     plan = solve(problem([*taken, (size, 1, 1)], gpus=16, node_size=4), "fifo")
     assert plan.placement_by_job[f"j{len(taken)}"].first_gpu == first
+
+
+@pytest.mark.parametrize("mode", BASELINES)
+def test_a_block_is_the_tightest(mode: str) -> None:
+    """Two free stretches, of 4 and of 2: a pair takes the smaller one, so that four neighbours stay free."""
+    taken = [running("r", 4, 1, 9), running("s", 7, 1, 9)]
+    plan = solve(problem([*taken, (2, 3, 1), (4, 3, 1)]), mode)
+    assert plan.placement_by_job["j2"].first_gpu == 5
+    assert plan.placement_by_job["j3"].first_gpu == 0
+
+
+@pytest.mark.parametrize("mode", BASELINES)
+def test_a_job_whose_first_place_lies_past_the_horizon_keeps_it(mode: str) -> None:
+    """R holds 4 of 8 GPUs until step 40 of a horizon of 24, BIG wants 8: nothing long starts beside R before it."""
+    stream = [(4, 80, 1)] * 3
+    board = problem([running("r", 0, 4, 40), (8, 4, 9), *stream])
+    plan = solve(board, mode)
+    if mode == "sjf":
+        board = problem([running("r", 0, 4, 40), (8, 4, 9), (4, 5, 1), (4, 80, 1)])
+        plan = solve(board, mode)
+    assert plan.extra["expected"][0] == {"job": "j1", "pool": "p", "gpus": 8, "start": 40, "steps": 4}
+    assert not [p for p in plan.placements if p.steps == 80]
+
+
+@pytest.mark.parametrize("mode", BASELINES)
+def test_every_job_that_fits_has_a_place_or_an_expected_start(mode: str) -> None:
+    """1,000 equal jobs: 16 start inside the horizon, and the last one 1,000 / 2 · 3 steps after the first."""
+    plan = solve(problem([(4, 3, 1)] * 1000), mode)
+    assert plan.metrics["placed"] == 16
+    assert len(plan.extra["expected"]) == 984
+    assert plan.extra["expected"][-1]["start"] == 499 * 3

@@ -170,7 +170,9 @@ def test_windows_and_risks_carry_clock_times() -> None:
     apps = [{"id": "chat", "pool": "h100", "priority": 9, "demand": [9] * 4, "held": list(range(8))}]
     board = _at("2026-03-02T22:00:00Z", problem([], apps, steps=4))
     (risk,) = explain(board, solve(board, "fifo")).extra["risks"]
-    assert risk["text"] == "chat is 1 GPU short in steps 0–3, Mon 22:00–Tue 02:00 UTC"
+    assert risk["text"] == (
+        "chat is 1 GPU short in steps 0–3, Mon 22:00–Tue 02:00 UTC (4 GPU-hours): h100 has 8 GPUs, its apps need 9"
+    )
     board = _at("2026-03-29T00:30:00Z", problem([], steps=2))
     plan = explain(board, solve(board, "fifo"), timezone="Europe/Berlin")
     (window,) = plan.extra["idle_windows"]
@@ -184,7 +186,9 @@ def test_a_block_that_is_free_for_too_short_is_named() -> None:
         record["reason"]
         == "4 GPUs free, block of 4 (4–7) for 6 of 9 steps; first block of 4 for 9 steps at step 8 (0–3)"
     )
-    assert [b["task"] for b in record["blockers"]] == ["b", "r"]
+    assert [(b["task"], b["alone"]) for b in record["blockers"]] == [
+        ("b", True)
+    ]  # without r, b is still there
 
 
 def test_demand_of_an_app_is_named_as_what_blocks() -> None:
@@ -199,7 +203,7 @@ def test_first_in_first_out_says_that_the_queue_is_what_holds_a_job_up() -> None
     board = problem([waiting("a", 4, 3), waiting("b", 8, 2, 1), waiting("c", 1, 1, 2)])
     assert told(board, "c", "fifo")["reason"] == (
         "4 GPUs free, block of 1 (4); "
-        "first in, first out starts no job before its predecessor: it starts at step 5 (0)"
+        "first in, first out starts no job of a pool before its predecessor: it starts at step 5 (0)"
     )
 
 
@@ -258,14 +262,15 @@ def test_risks_name_app_steps_and_gpus() -> None:
         {"id": "second", "pool": "h100", "priority": 3, "demand": [6, 6, 6, 1], "held": [6, 7]},
     ]
     board = problem([], apps, steps=2)
+    said = "h100 has 8 GPUs, its apps need 12"
+    both = {"app": "second", "job": "", "short": 4, "below": 0, "cause": "pool too small"}
     assert coverage_risks(board, solve(board, "fifo")) == [
-        {"app": "second", "from": 0, "to": 2, "short": 4, "text": "second is 4 GPUs short in steps 0–1"},
+        {**both, "from": 0, "to": 2, "text": f"second is 4 GPUs short in steps 0–1 (8 GPU-hours): {said}"},
         {
-            "app": "second",
+            **both,
             "from": 2,
             "to": 3,
-            "short": 4,
-            "text": "second is 4 GPUs short at step 2, past the horizon",
+            "text": f"second is 4 GPUs short at step 2, past the horizon (4 GPU-hours): {said}",
         },
     ]
 

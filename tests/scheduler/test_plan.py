@@ -24,6 +24,7 @@ from tidegrid.scheduler import (
     require_current,
     solve,
 )
+from tidegrid.scheduler.generate_clusters import random_cluster
 from tidegrid.scheduler.solve import _MODES
 
 
@@ -99,6 +100,17 @@ def test_a_plan_over_a_newer_input_is_refused() -> None:
 def test_an_unknown_mode_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="'magic' is not a mode; write one of fast, full, fifo"):
         solve(random_problem(1), "magic")
+
+
+def test_a_mode_that_cannot_plan_a_version_says_so() -> None:
+    register_mode("old", lambda problem, **_: Plan.of(problem, "old", [], []), version=1)
+    try:
+        with pytest.raises(
+            InputError, match=r"mode old cannot plan a problem of version 2; write one of fast, .*fifo"
+        ):
+            solve(random_cluster(1), "old")
+    finally:
+        _MODES.pop("old")
 
 
 def test_an_illegal_plan_never_leaves() -> None:
