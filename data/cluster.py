@@ -366,6 +366,8 @@ def block_size(gpus: int | np.ndarray | pd.Series) -> Any:
     >>> [block_size(n) for n in (1, 3, 8, 40)]
     [1, 4, 8, 64]
     """
+    if isinstance(gpus, int) and gpus >= 1:
+        return 1 << (gpus - 1).bit_length()
     counts = np.asarray(gpus, dtype="int64")
     if (counts < 1).any():
         raise InputError(f"{int(counts.min())} GPUs are no block", field="gpus", fix="give at least 1")

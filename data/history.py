@@ -59,7 +59,11 @@ class History:
             )
         elif not checked:
             traffic = regular_hours(traffic)
-        self._jobs = jobs.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
+        self._jobs = (
+            jobs.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
+            if len(jobs) > 1
+            else jobs.reset_index(drop=True)
+        )
         self._traffic = traffic.reset_index(drop=True)
         self._instant = instant
 
@@ -185,13 +189,16 @@ class History:
             age = (self._instant - began).dt.total_seconds() / 3600.0
             hours = hours.where(jobs["status"] != "running", age.where(age > 0))
         keep = hours.notna()
-        jobs = jobs[keep].reset_index(drop=True)
+        if not keep.all():
+            jobs, hours = jobs[keep], hours[keep]
+        jobs = jobs.reset_index(drop=True)
         observed = (jobs["status"] == "completed").rename("observed")
-        y = hours[keep].reset_index(drop=True).rename("duration_h")
+        y = hours.reset_index(drop=True).rename("duration_h")
         return request_features(jobs), y, observed, jobs["known_at"]
 
 
 _KNOWN_AT_SUBMIT = frozenset(c.name for c in JOBS.columns if c.known == "submit")
+_ALWAYS = frozenset(c.name for c in JOBS.columns if c.known == "submit" and c.always)
 _KNOWN_AT_START = _KNOWN_AT_SUBMIT | {c.name for c in JOBS.columns if c.known == "start"}
 
 
@@ -212,19 +219,25 @@ def request_features(table: pd.DataFrame, columns: Sequence[str] = ()) -> pd.Dat
     DataFrame
         A new frame on the index of ``table``.
     """
-    always = {c.name for c in JOBS.columns if c.known == "submit" and c.always}
     names = []
     for name in table.columns:
         if name in columns:
             names.append(name)
         elif name not in _KNOWN_AT_SUBMIT or name == "requested_walltime_s":
             continue
-        elif name in always or not bool(np.all(table[name].isna() | (table[name].astype(object) == ""))):
+        elif name in _ALWAYS or _has_values(table[name]):
             names.append(name)
     out = table[names].copy()
     if "requested_walltime_s" in table.columns:
         out["requested_walltime_h"] = table["requested_walltime_s"] / 3600.0
     return out
+
+
+def _has_values(column: pd.Series) -> bool:
+    if column.dtype.kind in "fM":
+        return bool(column.notna().any())
+    cells = column.to_numpy(dtype=object)
+    return bool((cells[~pd.isna(cells)] != "").any())
 
 
 def _without_ends(view: pd.DataFrame, hidden: np.ndarray, began: np.ndarray) -> pd.DataFrame:

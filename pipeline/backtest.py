@@ -2,8 +2,10 @@
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,8 @@ class Rows:
     def take(self, keep: np.ndarray) -> "Rows":
         """Return the rows where ``keep``, on a fresh index."""
         at = np.flatnonzero(keep)
+        if len(at) == len(self.X) and self.X.index.equals(pd.RangeIndex(len(at))):
+            return replace(self, at=at)
         return Rows(
             self.X.iloc[at].reset_index(drop=True),
             self.y.iloc[at].reset_index(drop=True),
@@ -80,9 +84,15 @@ def one_thread() -> Any:
     The order in which threads add up moves the last bits, and the same history must give the same bytes however
     many fits run side by side; one thread is also the faster on a busy machine.
     """
-    from threadpoolctl import threadpool_limits
+    return _thread_pools("scipy.linalg" in sys.modules, "lightgbm" in sys.modules).limit(limits=1)
 
-    return threadpool_limits(limits=1)
+
+@lru_cache(maxsize=4)
+def _thread_pools(*loaded: bool) -> Any:
+    """Return the libraries that have threads; finding them is slow, and they change only as these are loaded."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def make(kind: type[Estimator], timezone: str = "UTC") -> Estimator:

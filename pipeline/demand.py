@@ -1,12 +1,12 @@
 """From traffic to GPUs: what each app needs a step, and what its swap cap lets it be planned for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Cluster
+from tidegrid.data import App
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime.capacity import PATIENCE, Capacity, ramp
 from tidegrid.pipeline.policy import Policy
@@ -33,12 +33,10 @@ class Demand:
 
 def hours_of(now: pd.Timestamp, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
     """Return the first and the last hour that each step of horizon and lookahead touches, counted from now's hour."""
-    starts = now + pd.to_timedelta(
-        np.arange(policy.steps + policy.lookahead_steps) * policy.step_minutes, unit="min"
-    )
-    ends = starts + pd.Timedelta(minutes=policy.step_minutes) - pd.Timedelta(nanoseconds=1)
-    first_hour = now.floor("h")
-    return ((starts - first_hour) // HOUR).to_numpy(), ((ends - first_hour) // HOUR).to_numpy()
+    step, hour = policy.step_minutes * 60_000_000_000, HOUR.value
+    since = now.as_unit("ns").value % hour
+    starts = since + np.arange(policy.steps + policy.lookahead_steps, dtype=np.int64) * step
+    return starts // hour, (starts + step - 1) // hour
 
 
 def hours_asked(series: Sequence[str], start: pd.Timestamp, hours: int) -> pd.DataFrame:
@@ -47,8 +45,17 @@ def hours_asked(series: Sequence[str], start: pd.Timestamp, hours: int) -> pd.Da
     return pd.DataFrame({"unique_id": np.repeat(list(series), hours), "ds": list(ds) * len(series)})
 
 
-def demand_of(traffic: pd.DataFrame, cluster: Cluster, now: pd.Timestamp, policy: Policy) -> Demand:
-    """Turn a forecast of traffic into each app's GPUs a step.
+def hourly_gpus(traffic: pd.DataFrame, apps: Sequence[App], level: float) -> dict[str, np.ndarray]:
+    """Return the GPUs that each app needs in each hour of a forecast of traffic, at one of its levels."""
+    values, at = traffic[level].to_numpy(), traffic.groupby("unique_id").indices
+    by_series = {str(key): values[rows] for key, rows in at.items()}
+    return {app.id: capacity_of(app).gpus(by_series[app.series]) for app in apps}
+
+
+def demand_of(
+    traffic: pd.DataFrame, by_hour: Mapping[str, np.ndarray], now: pd.Timestamp, policy: Policy
+) -> Demand:
+    """Turn GPUs an hour into each app's GPUs a step.
 
     A step that overlaps two hours takes the larger; steps are elapsed time, so a day with a clock change has as many
     steps as any other.
@@ -56,22 +63,17 @@ def demand_of(traffic: pd.DataFrame, cluster: Cluster, now: pd.Timestamp, policy
     Parameters
     ----------
     traffic
-        ``unique_id``, ``ds`` and the policy's quantile as a column, from now's hour to the last that a step touches.
+        The forecast.
+    by_hour
+        Its GPUs, as :func:`hourly_gpus` gives them, from now's hour to the last that a step touches.
     """
-    if not cluster.apps:
-        return Demand(traffic, {})
     first, last = hours_of(now, policy)
-    by_series = {
-        str(key): traffic[policy.demand_quantile].to_numpy()[at]
-        for key, at in traffic.groupby("unique_id").indices.items()
-    }
     gpus = {}
-    for app in cluster.apps:
-        by_hour = capacity_of(app).gpus(by_series[app.series])
-        whole = by_hour[first]
+    for app, hourly in by_hour.items():
+        whole = hourly[first]
         for further in range(1, int((last - first).max()) + 1):
-            whole = np.maximum(whole, by_hour[np.minimum(first + further, last)])
-        gpus[app.id] = whole.astype(np.int64)
+            whole = np.maximum(whole, hourly[np.minimum(first + further, last)])
+        gpus[app] = whole.astype(np.int64)
     return Demand(traffic, gpus)
 
 

@@ -1,7 +1,8 @@
 """From requests to estimates: a distribution of hours for each feasible (pool, GPUs) of each job."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,8 @@ SHOWN = 0.9
 CAPPED = "hours end at the requested time limit"
 """The note of an estimate whose shown quantiles are cut to the time limit that the job asked for."""
 
+_COLUMNS = ("job_id", "pool", "gpus", "estimator", "basis", "note")
+
 FALLBACK = "recurring"
 """The estimator that needs nothing but a job's past: it answers where no other can."""
 
@@ -35,63 +38,76 @@ class Estimates:
 
     Attributes
     ----------
-    shapes : DataFrame
-        One row for each (job, pool, GPUs) that is possible, in a fresh index: ``job_id``, ``pool``, ``gpus`` (the
-        block, a power of two), ``estimator``, ``basis``, ``note`` (why another estimator did not answer, and
-        whether the requested time limit cuts the quantiles), ``mean_h``.
-    hours : DataFrame
-        Quantiles of the duration in hours, on the index of ``shapes``, one column for each of ``LEVELS``.
-    refused : DataFrame
-        One row for each job that has no possible shape: ``job_id``, ``reason``.
+    columns : dict of str to ndarray
+        One entry for each (job, pool, GPUs) that is possible: ``job_id``, ``pool``, ``gpus`` (the block, a power of
+        two), ``estimator``, ``basis``, ``note`` (why another estimator did not answer, and whether the requested time
+        limit cuts the quantiles).
+    quantiles : ndarray of shape (entries, levels)
+        Quantiles of the duration in hours at ``LEVELS``.
+    reasons
+        Why a job has no possible shape, by its id.
     """
 
-    shapes: pd.DataFrame
-    hours: pd.DataFrame
-    refused: pd.DataFrame
+    columns: Mapping[str, np.ndarray]
+    quantiles: np.ndarray
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def shapes(self) -> pd.DataFrame:
+        """One row for each possible (job, pool, GPUs), on a fresh index: ``columns``, and the mean as ``mean_h``."""
+        return pd.DataFrame({**self.columns, "mean_h": self.quantiles @ MEAN_WEIGHTS})
+
+    @cached_property
+    def hours(self) -> pd.DataFrame:
+        """Quantiles of the duration in hours, on the index of ``shapes``, one column for each of ``LEVELS``."""
+        return pd.DataFrame(self.quantiles, columns=pd.Index(LEVELS, name="level"))
+
+    @cached_property
+    def refused(self) -> pd.DataFrame:
+        """One row for each job that has no possible shape: ``job_id``, ``reason``."""
+        return pd.DataFrame(
+            {"job_id": list(self.reasons), "reason": list(self.reasons.values())}, dtype=object
+        )
+
+    @cached_property
+    def rows(self) -> dict[str, list[int]]:
+        """Where the entries of each job are."""
+        out: dict[str, list[int]] = {}
+        for k, job in enumerate(self.columns["job_id"].tolist()):
+            out.setdefault(job, []).append(k)
+        return out
 
     def at(self, level: float) -> pd.Series:
         """Return the hours at a quantile level, interpolated in log time between the levels carried."""
-        return pd.Series(interpolate(self.hours.to_numpy(), level), index=self.hours.index, name="hours")
+        return pd.Series(interpolate(self.quantiles, level), name="hours")
 
     @classmethod
     def none(cls) -> "Estimates":
         """Return the estimates of no job."""
-        columns = ["job_id", "pool", "gpus", "estimator", "basis", "note", "mean_h"]
-        hours = pd.DataFrame(columns=pd.Index(LEVELS, name="level"), dtype=float)
-        return cls(pd.DataFrame(columns=columns), hours, _refusals({}))
+        columns = {name: np.empty(0, np.int64 if name == "gpus" else object) for name in _COLUMNS}
+        return cls(columns, np.empty((0, len(LEVELS))))
 
-    @classmethod
-    def joined(cls, parts: "Sequence[Estimates]") -> "Estimates":
-        """Return several estimates of different jobs as one."""
-        full = [part for part in parts if len(part.shapes)]
-        refused = [part.refused for part in parts if len(part.refused)]
-        if len(full) == 1 and not refused:
-            return full[0]
-        return cls(
-            pd.concat([p.shapes for p in full], ignore_index=True) if full else parts[-1].shapes,
-            pd.concat([p.hours for p in full], ignore_index=True) if full else parts[-1].hours,
-            pd.concat(refused, ignore_index=True) if refused else parts[-1].refused,
-        )
-
-    def of(self, jobs: Collection[str]) -> "Estimates":
-        """Return the estimates of some jobs."""
-        kept = self.shapes["job_id"].isin(list(jobs)).to_numpy()
-        refused = self.refused
-        if len(refused):
-            refused = refused[refused["job_id"].isin(list(jobs)).to_numpy()].reset_index(drop=True)
-        if kept.all():
-            return Estimates(self.shapes, self.hours, refused)
-        at = np.flatnonzero(kept)
+    def joined(self, more: "Estimates") -> "Estimates":
+        """Return these estimates and those of other jobs."""
         return Estimates(
-            self.shapes.iloc[at].reset_index(drop=True), self.hours.iloc[at].reset_index(drop=True), refused
+            {name: np.concatenate([self.columns[name], more.columns[name]]) for name in _COLUMNS},
+            np.concatenate([self.quantiles, more.quantiles]),
+            {**self.reasons, **more.reasons},
         )
 
-    def by_shape(self, jobs: Collection[str]) -> dict[tuple[str, str, int], np.ndarray]:
-        """Return the quantiles of some jobs by (job, pool, GPUs)."""
-        kept = self.shapes["job_id"].isin(list(jobs)).to_numpy()
-        part = self.shapes[kept]
-        keys = zip(part["job_id"].tolist(), part["pool"].tolist(), part["gpus"].tolist(), strict=True)
-        return dict(zip(keys, self.hours.to_numpy()[kept], strict=True))
+    def of(self, jobs: Iterable[str]) -> "Estimates":
+        """Return the estimates of some jobs, in their order."""
+        wanted = list(jobs)
+        at = [k for job in wanted for k in self.rows.get(job, ())]
+        reasons = {job: self.reasons[job] for job in wanted if job in self.reasons}
+        return Estimates(
+            {name: column[at] for name, column in self.columns.items()}, self.quantiles[at], reasons
+        )
+
+    def by_shape(self) -> dict[tuple[str, str, int], np.ndarray]:
+        """Return the quantiles by (job, pool, GPUs)."""
+        keys = zip(*(self.columns[name].tolist() for name in ("job_id", "pool", "gpus")), strict=True)
+        return dict(zip(keys, self.quantiles, strict=True))
 
     def table(self) -> pd.DataFrame:
         """Return one readable frame: hours and GPU-hours at 0.1, 0.5, 0.9, the mean, the basis."""
@@ -167,33 +183,26 @@ def estimate(
         under_way = _under_way(running, cluster)
         rows = pd.concat([rows, under_way], ignore_index=True) if asked else under_way
     if rows.empty:
-        return replace(Estimates.none(), refused=_refusals(refused)), np.empty((0, len(LEVELS))), []
+        return replace(Estimates.none(), reasons=refused), np.empty((0, len(LEVELS))), []
     answered = answer(rows, estimators, brief)
-    whole, notes = answered.hours[asked:], sorted(set(answered.note) - {""})
-    if not asked:
-        return replace(Estimates.none(), refused=_refusals(refused)), whole, notes
-    of_job = rows["job_id"].astype(str).to_numpy(dtype=object)[:asked]
+    columns = {
+        "job_id": rows["job_id"].to_numpy(dtype=object)[:asked].astype(str).astype(object),
+        "pool": rows["_pool"].to_numpy(dtype=object)[:asked] if asked else np.empty(0, object),
+        "gpus": rows["_block"].to_numpy(dtype=float)[:asked].astype(np.int64) if asked else np.empty(0, int),
+        "estimator": answered.estimator[:asked],
+        "basis": answered.basis[:asked],
+        "note": answered.note[:asked],
+    }
     possible = answered.feasible[:asked]
+    found = Estimates(columns, answered.hours[:asked])
     if not possible.all():
-        for job in dict.fromkeys(of_job[~possible]):
-            here = of_job == job
-            if not possible[here].any():
-                refused[job] = str(answered.reason[:asked][here][-1])
-    shapes = pd.DataFrame(
-        {
-            "job_id": of_job,
-            "pool": rows["_pool"].to_numpy(dtype=object)[:asked],
-            "gpus": rows["_block"].to_numpy(dtype=float)[:asked].astype(np.int64),
-            "estimator": answered.estimator[:asked],
-            "basis": answered.basis[:asked],
-            "note": answered.note[:asked],
-            "mean_h": answered.hours[:asked] @ MEAN_WEIGHTS,
-        }
-    )
-    hours = pd.DataFrame(answered.hours[:asked], columns=pd.Index(LEVELS, name="level"))
-    if not possible.all():
-        shapes, hours = shapes[possible].reset_index(drop=True), hours[possible].reset_index(drop=True)
-    return Estimates(shapes, hours, _refusals(refused)), whole, notes
+        for job, at in found.rows.items():
+            if not possible[at].any():
+                refused[job] = str(answered.reason[at[-1]])
+        kept = {name: column[possible] for name, column in columns.items()}
+        found = Estimates(kept, found.quantiles[possible])
+    notes = sorted(set(answered.note.tolist()) - {""})
+    return replace(found, reasons=refused), answered.hours[asked:], notes
 
 
 def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
@@ -245,9 +254,9 @@ def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool 
     chosen, notes = _choose(rows, estimators)
     out = _Answers(
         np.empty((len(rows), len(LEVELS))),
-        chosen.to_numpy(dtype=object, copy=True),
+        chosen,
         np.full(len(rows), "", dtype=object),
-        notes.to_numpy(dtype=object, copy=True),
+        notes,
         np.ones(len(rows), dtype=bool),
         np.full(len(rows), "", dtype=object),
     )
@@ -261,11 +270,12 @@ def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool 
                 if estimator is None:
                     raise LookupError("there is no such estimator")
                 out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)
-                can = estimator.feasible(part)
-                out.feasible[at], out.reason[at] = (
-                    can["feasible"].to_numpy(bool),
-                    can["reason"].to_numpy(object),
-                )
+                if type(estimator).feasible is not Estimator.feasible:
+                    can = estimator.feasible(part)
+                    out.feasible[at], out.reason[at] = (
+                        can["feasible"].to_numpy(bool),
+                        can["reason"].to_numpy(object),
+                    )
                 out.basis[at] = "" if brief else estimator.basis(part).to_numpy(object)
                 out.estimator[at] = who
                 break
@@ -285,18 +295,19 @@ def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool 
     return out
 
 
-def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[pd.Series, pd.Series]:
-    chosen = pd.Series(FALLBACK, index=rows.index, dtype=object)
-    notes = pd.Series("", index=rows.index, dtype=object)
-    for kind in sorted(set(rows["kind"].dropna())):
-        of_kind = (rows["kind"] == kind).to_numpy()
-        estimator = estimators.get(kind)
-        if estimator is None or estimator.target != "duration_h":
+def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which estimator is to answer for each row, and why not that of its kind."""
+    chosen, notes = np.full(len(rows), FALLBACK, dtype=object), np.full(len(rows), "", dtype=object)
+    kinds = rows["kind"].to_numpy(dtype=object)
+    for kind in sorted({str(kind) for kind in kinds} & set(estimators)):
+        estimator = estimators[kind]
+        if estimator.target != "duration_h":
             continue
+        of_kind = kinds == kind
         lacks = lacking(rows, estimator.features)
         able = of_kind & (lacks == "")
         for i in np.flatnonzero(of_kind & ~able).tolist():
-            notes.iloc[i] = f"no {lacks[i]}: estimated from the history of such jobs"
+            notes[i] = f"no {lacks[i]}: estimated from the history of such jobs"
         if able.any():
             checked_features(rows[able], estimator.features)
         chosen[able] = kind
@@ -340,20 +351,20 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
                 f"needs a block of {block_size(low)} GPUs; the largest pool that it may use has "
                 f"{max(pool.gpus for pool in matching)}"
             )
-    rows = request_features(requests).iloc[where].reset_index(drop=True)
-    rows = rows.assign(_pool=pool_ids, _block=block, gpus=counted)
-    rows["gpu_type"] = pool_types
+    if not len(requests):
+        return pd.DataFrame(), refused
+    rows = request_features(requests)
+    if where != list(range(len(rows))):
+        rows = rows.iloc[where]
+    rows = rows.reset_index(drop=True)
+    new = {"_pool": pool_ids, "_block": block, "gpus": counted, "gpu_type": pool_types}
     if "gpus_per_node" not in rows:
-        rows["gpus_per_node"] = pd.Series(nodes, index=rows.index, dtype=float)
-    return rows, refused
+        new["gpus_per_node"] = np.array(nodes, dtype=float)
+    return rows.assign(**new), refused
 
 
 def _whole(value: float, default: int) -> int:
     return default if pd.isna(value) else int(value)
-
-
-def _refusals(refused: Mapping[str, str]) -> pd.DataFrame:
-    return pd.DataFrame({"job_id": list(refused), "reason": list(refused.values())}, dtype=object)
 
 
 def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping[str, Estimator]) -> str:
@@ -370,16 +381,16 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
     asked = rows[(rows["_block"] == block_size(int(request["gpus"].iloc[0]))).to_numpy()]
     row = (asked if len(asked) else rows).iloc[[0]]
     chosen, notes = _choose(row, estimators)
-    estimator = estimators[chosen.iloc[0]]
+    estimator = estimators[chosen[0]]
     q = estimator.predict_quantiles(row, (0.1, 0.5, 0.9)).iloc[0]
     text = (
-        f"{chosen.iloc[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h "
+        f"{chosen[0]}: median {q[0.5]:.3g} h, 80 % band {q[0.1]:.3g}–{q[0.9]:.3g} h "
         f"on {row['gpus'].iloc[0]} GPUs; basis: {estimator.basis(row).iloc[0]}"
     )
     explains = getattr(estimator, "explain", None)
     if explains is not None:
         text += "\n" + _in_words(explains(row))
-    return f"{text}\n{notes.iloc[0]}" if notes.iloc[0] else text
+    return f"{text}\n{notes[0]}" if notes[0] else text
 
 
 def _in_words(told: object) -> str:

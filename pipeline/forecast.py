@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from tidegrid.data import App, History
+from tidegrid.data import Capacity, History
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.backtest import one_thread, rows_of, updated
-from tidegrid.pipeline.demand import HOUR, Demand, demand_of, hours_asked, hours_of
+from tidegrid.pipeline.demand import HOUR, Demand, demand_of, hourly_gpus, hours_asked, hours_of
 from tidegrid.pipeline.estimates import (
     CAPPED,
     LEVELS,
@@ -56,11 +56,8 @@ class Forecast:
 
     def durations(self, running: pd.DataFrame) -> dict[tuple[str, str, int], np.ndarray]:
         """Return the quantiles of hours of every (job, pool, GPUs); of a running job, of what is left of it."""
-        shapes = self.estimates.shapes
-        keys = zip(shapes["job_id"], shapes["pool"], shapes["gpus"].tolist(), strict=True)
-        out = dict(zip(keys, self.estimates.hours.to_numpy(), strict=True))
-        keys = zip(running["job_id"], running["pool"], running["gpus"].tolist(), strict=True)
-        return out | dict(zip(keys, self.remaining, strict=True))
+        keys = zip(*(running[name].tolist() for name in ("job_id", "pool", "gpus")), strict=True)
+        return self.estimates.by_shape() | dict(zip(keys, self.remaining, strict=True))
 
 
 class Forecaster(Protocol):
@@ -82,6 +79,8 @@ class _Told:
     whole: dict[str, np.ndarray] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     traffic: pd.DataFrame | None = None
+    apps: list[tuple[str, str, Capacity]] = field(default_factory=list)
+    gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
 
@@ -176,69 +175,83 @@ class Estimating:
         if self._told is None or self._told.hour != hour:
             self._told = _Told(hour)
         told = self._told
+        waiting, running = state.waiting_ids, state.running_ids
         self._ask(state, told)
-        names = state.running["job_id"].astype(str)
-        whole = np.array([told.whole[name] for name in names]).reshape(-1, len(LEVELS))
-        estimates = told.estimates.of(state.requests["job_id"].astype(str).tolist())
+        whole = np.array([told.whole[name] for name in running]).reshape(-1, len(LEVELS))
         demand = self._demand(state, policy, told)
         events = [*told.events, *self._late(state)]
-        return Forecast(estimates, remaining(whole, state.elapsed_h()), demand, tuple(events))
+        left = remaining(whole, state.elapsed_h())
+        return Forecast(told.estimates.of(waiting), left, demand, tuple(events))
 
     def _ask(self, state: State, told: _Told) -> None:
         """Ask for the durations of all jobs that have not been asked for in this hour, in one pass."""
-        names = state.running["job_id"].astype(str).tolist()
-        started = [k for k, name in enumerate(names) if name not in told.whole and name in told.waiting]
+        waiting, running = state.waiting_ids, state.running_ids
+        started = [k for k, name in enumerate(running) if name not in told.whole and name in told.waiting]
         if started:
             # what was told of it while it waited holds, for the block that it got
-            known = told.estimates.by_shape({names[k] for k in started})
+            known = told.estimates.of(running[k] for k in started).by_shape()
             pools, blocks = state.running["pool"].tolist(), state.running["gpus"].tolist()
             for k in started:
-                key = (names[k], str(pools[k]), int(blocks[k]))
+                key = (running[k], str(pools[k]), int(blocks[k]))
                 if key in known:
-                    told.whole[names[k]] = known[key]
-        requests = state.requests["job_id"].astype(str)
-        new = np.flatnonzero(~requests.isin(list(told.waiting)).to_numpy())
-        more = [k for k, name in enumerate(names) if name not in told.whole]
-        if not len(new) and not more:
+                    told.whole[running[k]] = known[key]
+        new = [k for k, name in enumerate(waiting) if name not in told.waiting]
+        more = [k for k, name in enumerate(running) if name not in told.whole]
+        if not new and not more:
             return
         found, whole, notes = estimate(
             state.requests.iloc[new], state.running.iloc[more], state.cluster, self.estimators, self.brief
         )
-        told.estimates = Estimates.joined([told.estimates, found])
-        told.waiting.update(requests.iloc[new])
-        told.whole.update(zip((names[k] for k in more), whole, strict=True))
+        told.estimates = told.estimates.joined(found)
+        told.waiting.update(waiting[k] for k in new)
+        told.whole.update(zip((running[k] for k in more), whole, strict=True))
         told.events += _failures(notes, told.events)
 
     def _demand(self, state: State, policy: Policy, told: _Told) -> Demand:
-        series = list(dict.fromkeys(app.series for app in state.cluster.apps))
+        apps = state.cluster.apps
+        series = list(dict.fromkeys(app.series for app in apps))
         levels = tuple(sorted({*LEVELS, policy.demand_quantile}))
         if not series:
             return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {})
-        if told.traffic is None:
-            model = self.estimators.get("realtime")
-            plain = self._sure(model, state.cluster.apps)
-            self._record_ahead(plain, series, state.now)
-            sure = self._sure(self._recalibrated(model), state.cluster.apps)
-            # the last instant of this hour looks furthest
-            latest = told.hour + HOUR - pd.Timedelta(nanoseconds=1)
-            X = hours_asked(series, told.hour, int(hours_of(latest, policy)[1][-1]) + 1)
-            quantiles, basis = sure.answer(X, levels)
-            told.traffic = X.assign(basis=basis).join(quantiles)
-            told.events += sure.events()
-        return demand_of(told.traffic, state.cluster, state.now, policy)
+        if told.traffic is None or not set(series).issubset(told.traffic["unique_id"]):
+            told.traffic, told.apps = self._traffic(state, policy, told, series, levels), []
+        # the GPUs that apps hold change inside an hour; what they need does not
+        asked = [(app.id, app.series, app.capacity) for app in apps]
+        if told.apps != asked:
+            told.apps, told.gpus = asked, hourly_gpus(told.traffic, apps, policy.demand_quantile)
+        return demand_of(told.traffic, told.gpus, state.now, policy)
 
-    def _sure(self, model: Estimator | None, apps: Sequence[App]) -> SureDemand:
-        return SureDemand(model, lambda: self._history().traffic, apps)
+    def _traffic(
+        self, state: State, policy: Policy, told: _Told, series: Sequence[str], levels: tuple[float, ...]
+    ) -> pd.DataFrame:
+        """Forecast the traffic of an hour and those after it, and record the next one."""
+        model = self.estimators.get("realtime")
+        adapted = self._recalibrated(model)
+        sure = SureDemand(adapted, lambda: self._history().traffic, state.cluster.apps)
+        # the last instant of this hour looks furthest
+        latest = told.hour + HOUR - pd.Timedelta(nanoseconds=1)
+        X = hours_asked(series, told.hour, int(hours_of(latest, policy)[1][-1]) + 1)
+        quantiles, basis = sure.answer(X, levels)
+        out = X.assign(basis=basis).join(quantiles)
+        plain, ahead = sure, out
+        if adapted is not model:
+            # recalibration works on records of what was forecast without it
+            plain = SureDemand(model, lambda: self._history().traffic, state.cluster.apps)
+            ahead = hours_asked(series, state.now, 2)
+            ahead = ahead.join(plain.answer(ahead, BAND)[0])
+        self._record_ahead(ahead, plain, state.now)
+        told.events += sure.events()
+        return out
 
-    def _record_ahead(self, sure: SureDemand, series: Sequence[str], now: pd.Timestamp) -> None:
-        """Record the next hour's forecast as it is without recalibration, which works on these records."""
+    def _record_ahead(self, ahead: pd.DataFrame, sure: SureDemand, now: pd.Timestamp) -> None:
+        """Record the next hour's forecast."""
         oldest = iso(now - RECORD_DAYS)
         self.hours = {key: one for key, one in self.hours.items() if one.hour >= oldest}
-        X = hours_asked(series, now, 2)
-        quantiles, _ = sure.answer(X, BAND)
-        models = {name: "fallback" if name in sure.unknown else sure.model for name in series}
-        ahead = next_hours(X.join(quantiles), now, list(self.hours.values()), models)
-        self.hours.update({(one.series, one.hour): one for one in ahead})
+        models = {
+            name: "fallback" if name in sure.unknown else sure.model for name in ahead["unique_id"].unique()
+        }
+        found = next_hours(ahead, now, list(self.hours.values()), models)
+        self.hours.update({(one.series, one.hour): one for one in found})
 
     def _recalibrated(self, model: Estimator | None) -> Estimator | None:
         """Return the demand estimator with its bands widened or narrowed by how its recorded forecasts fared."""

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from tidegrid.data import Cluster, block_size
 from tidegrid.pipeline.aging import raised
@@ -75,70 +76,78 @@ def build_problem(state: State, forecast: Forecast, policy: Policy, candidates: 
     )
 
 
+class _Way(NamedTuple):
+    """How a waiting job could run: its row in the queue, its place in the order of submission, its shapes."""
+
+    row: int
+    order: int
+    ways: list[tuple[str, int, float]]
+    steps: list[int]
+    due: int | None
+    asked: int | None
+
+
 def _waiting(
     state: State, forecast: Forecast, policy: Policy, candidates: int | None
 ) -> list[dict[str, Any]]:
     """Return the waiting jobs that can run, in order of submission."""
-    columns = ["job_id", "kind", "priority", "gpus", "submit_time", "earliest_time", "deadline"]
-    queue = state.requests[columns].assign(days=state.waited_days())
-    queue = queue.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
-    shapes = forecast.estimates.shapes
-    hours = interpolate(forecast.estimates.hours.to_numpy(dtype=float), policy.job_quantile)
-    by_job: dict[str, list[tuple[str, int, float]]] = {}
-    for job, pool, gpus, long in zip(
-        shapes["job_id"].tolist(),
-        shapes["pool"].tolist(),
-        shapes["gpus"].tolist(),
-        hours.tolist(),
-        strict=True,
-    ):
-        by_job.setdefault(job, []).append((pool, gpus, long))
+    columns = ("kind", "priority", "gpus", "submit_time", "earliest_time", "deadline")
+    kinds, priorities, gpus, submitted, earliest, deadlines = (
+        state.requests[name].tolist() for name in columns
+    )
+    ids, waited = state.waiting_ids, state.waited_days()
+    estimates = forecast.estimates
+    hours = interpolate(estimates.quantiles, policy.job_quantile).tolist()
+    pools, blocks = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
     load = {pool.id: 0.0 for pool in state.cluster.pools}
-    jobs: list[dict[str, Any]] = []
-    lengths: list[float] = []
-    days: list[float] = []
-    for order, (job, kind, priority, gpus, _, earliest, deadline, waited) in enumerate(
-        zip(*(queue[name].tolist() for name in queue.columns), strict=True)
-    ):
-        ways = by_job.get(str(job))
-        if ways is None:
+    found: list[_Way] = []
+    for order, k in enumerate(sorted(range(len(ids)), key=lambda k: (submitted[k], ids[k]))):
+        rows = estimates.rows.get(ids[k])
+        if rows is None:
             continue
+        ways = [(pools[row], blocks[row], hours[row]) for row in rows]
         steps = [steps_of(way[2], policy.step_minutes) for way in ways]
         due = None
-        if deadline == deadline and deadline is not None:
-            steps, due = _due((deadline - state.now).total_seconds() / 3600, ways, steps, policy.step_minutes)
-        asked = _asked(ways, steps, block_size(int(gpus)), load, state.cluster)
-        wait = 0.0
-        if earliest == earliest and earliest is not None:
-            wait = (earliest - state.now).total_seconds() / 60 / policy.step_minutes
-        jobs.append(
-            {
-                "id": str(job),
-                "kind": kind,
-                "priority": _number(priority),
-                "order": order,
-                "shapes": [
-                    {"pool": way[0], "gpus": way[1], "steps": n} for way, n in zip(ways, steps, strict=True)
-                ],
-                "earliest": max(0, math.ceil(wait - 1e-9)),
-                "deadline": due,
-                "finish_inside": policy.finish_inside,
-                "running": None,
-                **({} if asked is None else {"requested": asked}),
-            }
+        if not pd.isna(deadlines[k]):
+            left = (deadlines[k] - state.now).total_seconds() / 3600
+            steps, due = _due(left, ways, steps, policy.step_minutes)
+        found.append(
+            _Way(
+                k, order, ways, steps, due, _asked(ways, steps, block_size(int(gpus[k])), load, state.cluster)
+            )
         )
-        lengths.append(ways[asked or 0][2])
-        days.append(waited)
-    if not jobs:
-        return jobs
-    plain = np.array([float(job["priority"]) for job in jobs])
-    weight = raised(plain, np.array(days), np.array(lengths), policy)
-    for k in np.flatnonzero(weight != plain):
-        jobs[k]["priority"] = float(weight[k])
-    if candidates is None or len(jobs) <= candidates:
-        return jobs
-    first = np.lexsort((np.arange(len(jobs)), -weight))[:candidates]
-    return [jobs[k] for k in sorted(first.tolist())]
+    if not found:
+        return []
+    plain = np.array([float(priorities[one.row]) for one in found])
+    lengths = np.array([one.ways[one.asked or 0][2] for one in found])
+    weight = raised(plain, waited[[one.row for one in found]], lengths, policy)
+    chosen = range(len(found))
+    if candidates is not None and len(found) > candidates:
+        chosen = sorted(np.lexsort((np.arange(len(found)), -weight))[:candidates].tolist())
+    out = []
+    for n in chosen:
+        one = found[n]
+        wait = 0.0
+        if not pd.isna(earliest[one.row]):
+            wait = (earliest[one.row] - state.now).total_seconds() / 60 / policy.step_minutes
+        job = {
+            "id": ids[one.row],
+            "kind": kinds[one.row],
+            "priority": _number(priorities[one.row]) if weight[n] == plain[n] else float(weight[n]),
+            "order": one.order,
+            "shapes": [
+                {"pool": way[0], "gpus": way[1], "steps": steps}
+                for way, steps in zip(one.ways, one.steps, strict=True)
+            ],
+            "earliest": max(0, math.ceil(wait - 1e-9)),
+            "deadline": one.due,
+            "finish_inside": policy.finish_inside,
+            "running": None,
+        }
+        if one.asked is not None:
+            job["requested"] = one.asked
+        out.append(job)
+    return out
 
 
 def _due(

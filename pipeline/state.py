@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -77,6 +79,16 @@ class State:
             tuple(requests["job_id"][named].astype(str)),
         )
 
+    @cached_property
+    def waiting_ids(self) -> list[str]:
+        """The ids of the requests, in their order."""
+        return [str(job) for job in self.requests["job_id"].tolist()]
+
+    @cached_property
+    def running_ids(self) -> list[str]:
+        """The ids of the running jobs, in their order."""
+        return [str(job) for job in self.running["job_id"].tolist()]
+
     def holds(self, app: App) -> tuple[int, ...]:
         """Return the working GPUs that an app holds."""
         down = set(self.cluster.pool(app.pool).down)
@@ -88,16 +100,19 @@ class State:
 
     def elapsed_h(self) -> np.ndarray:
         """Return how long each running job has run, in hours, 0 or more; shape (running,)."""
-        started = pd.to_datetime(self.running["start_time"], utc=True)
-        return np.maximum(((self.now - started) / pd.Timedelta(hours=1)).to_numpy(dtype=float), 0.0)
+        return self._since(self.running["start_time"], "h")
 
     def waited_days(self) -> np.ndarray:
         """Return how long each request has waited, in days, 0 or more; shape (requests,)."""
-        since = pd.to_datetime(self.requests["submit_time"], utc=True)
+        since = self.requests["submit_time"]
         if self.first_seen:
-            seen = self.requests["job_id"].astype(str).map(self.first_seen)
+            seen = pd.Series(self.waiting_ids, index=since.index).map(self.first_seen)
             since = pd.to_datetime(seen, utc=True).fillna(since)
-        return np.maximum(((self.now - since) / pd.Timedelta(days=1)).to_numpy(dtype=float), 0.0)
+        return self._since(since, "D")
+
+    def _since(self, instants: pd.Series, unit: Literal["h", "D"]) -> np.ndarray:
+        began = instants.to_numpy(dtype="datetime64[ns]")
+        return np.maximum((self.now.to_datetime64() - began) / np.timedelta64(1, unit), 0.0)
 
     def age(self) -> pd.Timedelta:
         """Return how old the latest thing is that the sources tell of."""

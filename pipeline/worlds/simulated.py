@@ -184,14 +184,15 @@ class Simulated:
             news = History(self._jobs(self._news), traffic, checked=True, instant=now)
         self._hours_known, self._news = hours, []
         running = self._started.iloc[self.running].reset_index(drop=True)
-        start = self.played.start[self.running]
-        running["first_gpu"] = self.played.first[self.running]
-        running["start_time"] = (self.world.start + pd.to_timedelta(start, unit="s")).astype(
-            self._started["submit_time"].dtype
+        running = running.assign(
+            first_gpu=self.played.first[self.running],
+            start_time=self._instants(self.played.start[self.running]),
         )
         requests = self._requests.iloc[self.waiting].reset_index(drop=True)
-        state = State.of(self._cluster_now(), requests, running, now, known_until=now)
-        return Reading(state, news, self.history)
+        # what State.of settles cannot be here: no job is in both, and a job ends with its GPU
+        return Reading(
+            State(now, self._cluster_now(), requests, running, known_until=now), news, self.history
+        )
 
     def history(self) -> History:
         """Return all that is known now."""
@@ -273,14 +274,18 @@ class Simulated:
             self._cluster = (key, Cluster(timezone=world.timezone, pools=(pool,), apps=apps))
         return self._cluster[1]
 
+    def _instants(self, seconds: np.ndarray) -> pd.DatetimeIndex:
+        """Return instants of the replay, as exact as those of the tables."""
+        stamps = self.world.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
+        stamp = self._started["submit_time"].dtype
+        return pd.DatetimeIndex(stamps.astype(f"datetime64[{stamp.unit}]"), tz="UTC")
+
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""
         table = self.world.jobs.iloc[jobs]
         if not jobs:
             return table
-        stamp = self.world.jobs["submit_time"].dtype
-        begun = (self.world.start + pd.to_timedelta(self.played.start[jobs], unit="s")).astype(stamp)
-        ended = (self.world.start + pd.to_timedelta(self.end[jobs], unit="s")).astype(stamp)
+        begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
         table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
         if self.failed.intersection(jobs):
             table["status"] = table["status"].mask(np.array([j in self.failed for j in jobs]), "failed")
@@ -348,4 +353,4 @@ def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:
     text = [name for name in table.columns if pd.api.types.is_string_dtype(table[name].dtype)]
-    return table.astype(dict.fromkeys(text, object))
+    return table.astype(dict.fromkeys(text, object)).copy()
