@@ -227,9 +227,9 @@ def request_features(table: pd.DataFrame, columns: Sequence[str] = ()) -> pd.Dat
             continue
         elif name in _ALWAYS or _has_values(table[name]):
             names.append(name)
-    out = table[names].copy()
+    out = table[names]
     if "requested_walltime_s" in table.columns:
-        out["requested_walltime_h"] = table["requested_walltime_s"] / 3600.0
+        return out.assign(requested_walltime_h=table["requested_walltime_s"] / 3600.0)
     return out
 
 

@@ -149,6 +149,7 @@ def estimate(
     cluster: Cluster,
     estimators: Mapping[str, Estimator],
     brief: bool = False,
+    features: pd.DataFrame | None = None,
 ) -> tuple[Estimates, np.ndarray, list[str]]:
     """Estimate requests at every shape that they allow, and running jobs at their block, in one pass.
 
@@ -162,6 +163,8 @@ def estimate(
         Fitted estimators (or such as answer unfitted) by name; ``"recurring"`` should be among them.
     brief
         Whether to leave out which rung of an estimator's own ladder answers: ``basis`` is then empty.
+    features
+        What estimators read of the requests, where that is known already.
 
     Returns
     -------
@@ -177,7 +180,7 @@ def estimate(
     InputError
         A request's feature is not usable; column and row are named.
     """
-    rows, refused = _candidates(requests, cluster.pools)
+    rows, refused = _candidates(requests, cluster.pools, features)
     asked = len(rows)
     if len(running):
         under_way = _under_way(running, cluster)
@@ -314,7 +317,9 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[np
     return chosen, notes
 
 
-def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataFrame, dict[str, str]]:
+def _candidates(
+    requests: pd.DataFrame, pools: Iterable[Pool], features: pd.DataFrame | None = None
+) -> tuple[pd.DataFrame, dict[str, str]]:
     pools = list(pools)
     types = sorted({pool.gpu_type for pool in pools})
     refused: dict[str, str] = {}
@@ -323,7 +328,7 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
     counted: list[int] = []
     pool_ids: list[str] = []
     pool_types: list[str] = []
-    nodes: list[int | None] = []
+    nodes: list[float] = []
     columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type")
     for i, (job, gpus, min_gpus, max_gpus, wanted_type) in enumerate(
         zip(*(requests[c] for c in columns), strict=True)
@@ -345,7 +350,7 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
                     counted.append(wanted if size == block_size(wanted) else size)
                     pool_ids.append(pool.id)
                     pool_types.append(pool.gpu_type)
-                    nodes.append(pool.gpus_per_node or pool.node_size)
+                    nodes.append(float(pool.gpus_per_node or pool.node_size or np.nan))
         if len(where) == before:
             refused[str(job)] = (
                 f"needs a block of {block_size(low)} GPUs; the largest pool that it may use has "
@@ -353,14 +358,17 @@ def _candidates(requests: pd.DataFrame, pools: Iterable[Pool]) -> tuple[pd.DataF
             )
     if not len(requests):
         return pd.DataFrame(), refused
-    rows = request_features(requests)
+    rows = request_features(requests) if features is None else features
     if where != list(range(len(rows))):
         rows = rows.iloc[where]
     rows = rows.reset_index(drop=True)
     new = {"_pool": pool_ids, "_block": block, "gpus": counted, "gpu_type": pool_types}
-    if "gpus_per_node" not in rows:
-        new["gpus_per_node"] = np.array(nodes, dtype=float)
-    return rows.assign(**new), refused
+    of_pool = np.array(nodes)
+    if "gpus_per_node" in rows:
+        # a job that does not say takes the nodes of the pool, whatever others say
+        told = rows["gpus_per_node"].to_numpy(dtype=float)
+        of_pool = np.where(np.isnan(told), of_pool, told)
+    return rows.assign(**new, gpus_per_node=of_pool), refused
 
 
 def _whole(value: float, default: int) -> int:

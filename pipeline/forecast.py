@@ -200,7 +200,12 @@ class Estimating:
         if not new and not more:
             return
         found, whole, notes = estimate(
-            state.requests.iloc[new], state.running.iloc[more], state.cluster, self.estimators, self.brief
+            state.requests.iloc[new],
+            state.running.iloc[more],
+            state.cluster,
+            self.estimators,
+            self.brief,
+            state.features.iloc[new],
         )
         told.estimates = told.estimates.joined(found)
         told.waiting.update(waiting[k] for k in new)
@@ -273,10 +278,9 @@ class Estimating:
 
     def _see(self, news: History) -> None:
         self._jobs += len(news)
-        if not len(news.traffic):
-            return
-        known = news.traffic.dropna(subset=["value"])
-        for name, last in known.groupby("series_id")["timestamp"].max().items():
+        traffic = news.traffic
+        known = traffic[traffic["value"].notna()] if len(traffic) else traffic
+        for name, last in zip(known["series_id"].tolist(), known["timestamp"].tolist(), strict=True):
             self._last[str(name)] = max(last, self._last.get(str(name), last))
 
     def _late(self, state: State) -> list[Event]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Cluster, on_down_gpus
+from tidegrid.data import App, Cluster, on_down_gpus, request_features
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class State:
         GPUs that an app may still exchange in the step that ``now`` lies in, by id; its cap where absent.
     known_until
         The latest instant that the sources tell anything of; None where that is unknown.
+    known_features : DataFrame or None
+        What estimators read of the requests, where that is known already; see :attr:`features`.
     lost : DataFrame
         Running jobs that hold a GPU that is down.
     twice
@@ -45,6 +47,7 @@ class State:
     first_seen: Mapping[str, pd.Timestamp] = field(default_factory=dict)
     swaps_left: Mapping[str, int] = field(default_factory=dict)
     known_until: pd.Timestamp | None = None
+    known_features: pd.DataFrame | None = None
     lost: pd.DataFrame = field(default_factory=pd.DataFrame)
     twice: tuple[str, ...] = ()
 
@@ -75,9 +78,14 @@ class State:
             first_seen or {},
             swaps_left or {},
             known_until,
-            running[gone].reset_index(drop=True),
-            tuple(requests["job_id"][named].astype(str)),
+            lost=running[gone].reset_index(drop=True),
+            twice=tuple(requests["job_id"][named].astype(str)),
         )
+
+    @cached_property
+    def features(self) -> pd.DataFrame:
+        """What estimators read of the requests, on their index."""
+        return request_features(self.requests) if self.known_features is None else self.known_features
 
     @cached_property
     def waiting_ids(self) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Capacity, Cluster, History, Pool
+from tidegrid.data import App, Capacity, Cluster, History, Pool, request_features
 from tidegrid.data.schema import blank
 from tidegrid.data.tables import REQUESTS, RUNNING
 from tidegrid.pipeline.bands import Widths, inside
@@ -105,6 +105,7 @@ class Simulated:
         self._news: list[int] = []
         self._hours_known = -WARM_UP_HOURS
         self._requests, self._started = _tables(world)
+        self._features, self._past = request_features(self._requests), _plain(world.jobs)
         self._cluster: tuple[object, Cluster] | None = None
 
     # time ----------------------------------------------------------------------------------------
@@ -202,10 +203,7 @@ class Simulated:
     def apply(self, decision: Decision) -> list[str]:
         """Do what was decided; return the jobs that started."""
         world, played = self.world, self.played
-        number = {
-            str(job): j
-            for job, j in zip(self._requests["job_id"].iloc[self.waiting], self.waiting, strict=True)
-        }
+        number = dict(zip(decision.state.waiting_ids, self.waiting, strict=True))
         played.plans += 1
         for k, move in enumerate(decision.moves):
             if move.swaps:
@@ -282,7 +280,7 @@ class Simulated:
 
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""
-        table = self.world.jobs.iloc[jobs]
+        table = self._past.iloc[jobs]
         if not jobs:
             return table
         begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
@@ -292,6 +290,8 @@ class Simulated:
         return table
 
     def _traffic(self, first: int, last: int) -> pd.DataFrame:
+        if first >= last:
+            return _NOTHING.traffic
         ds = self.world.start + pd.to_timedelta(np.arange(first, last), unit="h")
         parts = [
             pd.DataFrame(
@@ -302,7 +302,6 @@ class Simulated:
                 }
             )
             for app in self.world.apps
-            if last > first
         ]
         return pd.concat(parts, ignore_index=True) if parts else _NOTHING.traffic
 
