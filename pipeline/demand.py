@@ -42,7 +42,8 @@ def hours_of(now: pd.Timestamp, policy: Policy) -> tuple[np.ndarray, np.ndarray]
 def hours_asked(series: Sequence[str], start: pd.Timestamp, hours: int) -> pd.DataFrame:
     """Return ``unique_id`` and ``ds`` of each series in the ``hours`` hours from the one that holds ``start``."""
     ds = pd.date_range(start.floor("h"), periods=hours, freq="h")
-    return pd.DataFrame({"unique_id": np.repeat(list(series), hours), "ds": list(ds) * len(series)})
+    names = np.repeat(np.array(series, dtype=object), hours)
+    return pd.DataFrame({"unique_id": names, "ds": ds.take(np.tile(np.arange(hours), len(series)))})
 
 
 def hourly_gpus(traffic: pd.DataFrame, apps: Sequence[App], level: float) -> dict[str, np.ndarray]:

@@ -210,12 +210,18 @@ def estimate(
 
 def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
     """Return what estimators read of running jobs, each at the block that it holds."""
-    types = {pool.id: pool.gpu_type for pool in cluster.pools}
-    nodes = {pool.id: pool.gpus_per_node or pool.node_size for pool in cluster.pools}
-    rows = request_features(running).assign(gpu_type=running["pool"].map(types))
-    if "gpus_per_node" not in rows:
-        rows["gpus_per_node"] = running["pool"].map(nodes).astype(float)
-    return rows.reset_index(drop=True)
+    pools = [cluster.pool(name) for name in running["pool"].tolist()]
+    rows = request_features(running)
+    nodes = np.array([float(pool.gpus_per_node or pool.node_size or np.nan) for pool in pools])
+    return _with_nodes(rows, nodes).assign(gpu_type=[pool.gpu_type for pool in pools]).reset_index(drop=True)
+
+
+def _with_nodes(rows: pd.DataFrame, of_pool: np.ndarray) -> pd.DataFrame:
+    """Return rows with the GPUs of a node: a job that does not say takes those of its pool, whatever others say."""
+    if "gpus_per_node" in rows:
+        told = rows["gpus_per_node"].to_numpy(dtype=float)
+        of_pool = np.where(np.isnan(told), of_pool, told)
+    return rows.assign(gpus_per_node=of_pool)
 
 
 def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
@@ -363,12 +369,7 @@ def _candidates(
         rows = rows.iloc[where]
     rows = rows.reset_index(drop=True)
     new = {"_pool": pool_ids, "_block": block, "gpus": counted, "gpu_type": pool_types}
-    of_pool = np.array(nodes)
-    if "gpus_per_node" in rows:
-        # a job that does not say takes the nodes of the pool, whatever others say
-        told = rows["gpus_per_node"].to_numpy(dtype=float)
-        of_pool = np.where(np.isnan(told), of_pool, told)
-    return rows.assign(**new, gpus_per_node=of_pool), refused
+    return _with_nodes(rows, np.array(nodes)).assign(**new), refused
 
 
 def _whole(value: float, default: int) -> int:

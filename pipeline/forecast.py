@@ -172,10 +172,10 @@ class Estimating:
     def forecast(self, state: State, policy: Policy) -> Forecast:
         """Forecast durations, remaining times and demand at ``LEVELS``."""
         hour = state.now.floor("h")
+        waiting, running = state.waiting_ids, state.running_ids
         if self._told is None or self._told.hour != hour:
             self._told = _Told(hour)
         told = self._told
-        waiting, running = state.waiting_ids, state.running_ids
         self._ask(state, told)
         whole = np.array([told.whole[name] for name in running]).reshape(-1, len(LEVELS))
         demand = self._demand(state, policy, told)

@@ -189,11 +189,12 @@ class Simulated:
             first_gpu=self.played.first[self.running],
             start_time=self._instants(self.played.start[self.running]),
         )
-        requests = self._requests.iloc[self.waiting].reset_index(drop=True)
-        # what State.of settles cannot be here: no job is in both, and a job ends with its GPU
-        return Reading(
-            State(now, self._cluster_now(), requests, running, known_until=now), news, self.history
+        requests, features = (
+            table.iloc[self.waiting].reset_index(drop=True) for table in (self._requests, self._features)
         )
+        # what State.of settles cannot be here: no job is in both, and a job ends with its GPU
+        state = State(now, self._cluster_now(), requests, running, known_until=now, known_features=features)
+        return Reading(state, news, self.history)
 
     def history(self) -> History:
         """Return all that is known now."""
