@@ -17,6 +17,7 @@ DAY = 24
 WEEK = 168
 # 1970-01-01 was a Thursday: three days after a Monday.
 _EPOCH_WEEKDAY_H = 3 * DAY
+_HOUR_US = 3_600_000_000
 
 
 def utc_hours(ds: pd.Series, *, field: str = "ds") -> np.ndarray:
@@ -37,8 +38,8 @@ def utc_hours(ds: pd.Series, *, field: str = "ds") -> np.ndarray:
             field=field,
             fix="write the start of an hour, in UTC",
         )
-    seconds = instants.dt.as_unit("s").astype("int64").to_numpy()
-    uneven = (seconds % 3600 != 0) | (instants.dt.microsecond.to_numpy() != 0)
+    stamps = instants.to_numpy(dtype="datetime64[us]").view("int64")
+    uneven = stamps % _HOUR_US != 0
     if uneven.any():
         at = int(np.flatnonzero(uneven)[0])
         raise InputError(
@@ -47,7 +48,7 @@ def utc_hours(ds: pd.Series, *, field: str = "ds") -> np.ndarray:
             field=field,
             fix="sum demand by UTC hour first",
         )
-    return seconds // 3600
+    return stamps // _HOUR_US
 
 
 def local_hours(hours: np.ndarray, timezone: str) -> np.ndarray:
