@@ -25,6 +25,9 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 BAND = (0.1, 0.9)
 """The band whose coverage is told: nominally 80 %."""
 
+OCCUPANCY = "occupancy"
+"""What a duration means in plans: the hours that a job holds its GPUs, whether it completes or not."""
+
 HOUR = pd.Timedelta(hours=1)
 
 
@@ -96,16 +99,21 @@ def _thread_pools(*loaded: bool) -> Any:
 
 
 def make(kind: type[Estimator], timezone: str = "UTC") -> Estimator:
-    """Return an unfitted estimator, told the zone where it asks for one."""
-    takes = "timezone" in inspect.signature(kind.__init__).parameters
-    return kind(timezone=timezone) if takes else kind()
+    """Return an unfitted estimator, told the zone and what planning wants to know, where it asks for them.
+
+    GPUs fall free when a job ends, however it ends: where an estimator can say how long a job holds them
+    (``outcome="occupancy"``), that is what plans rest on.
+    """
+    told = {"timezone": timezone, "outcome": OCCUPANCY}
+    takes = inspect.signature(kind.__init__).parameters
+    return kind(**{name: value for name, value in told.items() if name in takes})
 
 
 def rows_of(estimator: Estimator, history: History) -> Rows:
     """Return the rows of a history that an estimator can be fitted on.
 
     Jobs of another kind, and jobs without a feature that it requires, are left out; hours of traffic without a
-    value stay, as missing ones.
+    value stay, as missing ones. For an estimator of occupancy every end is an outcome, not a lower bound.
     """
     if estimator.target == "demand":
         traffic = history.traffic
@@ -116,6 +124,8 @@ def rows_of(estimator: Estimator, history: History) -> Rows:
         )
     kind = None if estimator.kind == "any" else estimator.kind
     rows = Rows(*history.training_frame(kind))
+    if getattr(estimator, "outcome", "") == OCCUPANCY:
+        rows = replace(rows, observed=pd.Series(True, index=rows.X.index, name="observed"))
     return rows.take(lacking(rows.X, estimator.features) == "")
 
 

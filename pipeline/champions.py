@@ -10,7 +10,7 @@ from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import Registry, discover
 from tidegrid.models import ModelStore, VersionWarning
-from tidegrid.pipeline.backtest import make, one_thread, rows_of, updated
+from tidegrid.pipeline.backtest import OCCUPANCY, make, one_thread, rows_of, updated
 from tidegrid.pipeline.estimates import FALLBACK
 
 
@@ -155,6 +155,8 @@ def champion_of(
             notes.append(f"{name}: version {identifier} does not load ({said})")
             continue
         notes += [f"{name}: {each.message}" for each in heard]
+        if getattr(estimator, "outcome", OCCUPANCY) != OCCUPANCY:
+            notes.append(f"{name}: its champion tells how long completed runs take; train it again for plans")
         if identifier != first:
             notes.append(f"{name}: answers from the earlier champion {identifier}")
         return estimator, None if window is None else as_instant(window[1]), notes

@@ -15,7 +15,7 @@ from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import Widths, widths_of
 from tidegrid.pipeline.champions import answering, fit_all, load_estimators, preferred
 from tidegrid.pipeline.continuity import Kept
-from tidegrid.pipeline.decide import CANDIDATES, Decision, decide
+from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.forecast import RECORD_DAYS, Estimating, Forecaster
 from tidegrid.pipeline.hours import unmet_hours
 from tidegrid.pipeline.policy import Policy
@@ -56,7 +56,7 @@ class Settings:
     rounds
         Rounds of the fast planner's search; None for as many as its budget buys.
     candidates
-        Waiting jobs that one decision looks at; None for all.
+        Waiting jobs that one decision looks at, those that go first; None for all: every job is then given a time.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -66,7 +66,7 @@ class Settings:
     refit_hours: float | None = 168.0
     timezone: str | None = None
     rounds: int | None = None
-    candidates: int | None = CANDIDATES
+    candidates: int | None = None
 
     @property
     def sha256(self) -> str:

@@ -21,9 +21,6 @@ from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
 from tidegrid.swaps import swap_cost
 
-CANDIDATES = 120
-"""Waiting jobs that a loop looks at in one decision: a job with so many before it does not start in step 0."""
-
 
 @dataclass(frozen=True)
 class Start:
@@ -159,8 +156,8 @@ def decide(
     time_limit, seed, rounds
         As the mode takes them.
     candidates
-        Waiting jobs that are looked at, the first by their raised priorities; all where None. A loop looks at
-        ``CANDIDATES``.
+        Waiting jobs that are looked at, the first by their raised priorities; all where None. Those behind
+        them are told no time: fewer cost less.
     last
         The decision before: while nothing but time has passed, what it told keeps its time.
     widths

@@ -24,6 +24,9 @@ from tidegrid.pipeline.worlds.trace import HOUR, World, at_far_end
 REFIT_HOURS = 24.0
 """How old a fit of durations may grow in a replay; between fits, estimators are updated with every job that ends."""
 
+CANDIDATES = 120
+"""Waiting jobs that each decision of a replay looks at: one with so many before it does not start in step 0."""
+
 AGE_WEIGHT = 1.0 / (7 * 24 * HOUR)
 """Slurm's age factor rises from 0 to 1 in seven days (``PriorityMaxAge``); here it weighs as much as the whole range of
 priorities, 1 to 10."""
@@ -79,13 +82,21 @@ POLICIES: dict[str, _Queue | _Loop] = {
 variants swap one part."""
 
 
-def run_one(world: World, name: str, policy: Policy | None = None, rounds: int = 0) -> Result:
-    """Replay a world under one policy."""
+def run_one(
+    world: World, name: str, policy: Policy | None = None, rounds: int = 0, candidates: int = CANDIDATES
+) -> Result:
+    """Replay a world under one policy.
+
+    Parameters
+    ----------
+    rounds, candidates
+        Rounds of the fast planner's search at each plan, and the waiting jobs that it looks at.
+    """
     kind, began = POLICIES[name], process_time()
     if isinstance(kind, _Queue):
         outcome = _queue(world, kind)
     else:
-        settings = Settings(policy=policy or Policy(), rounds=rounds)
+        settings = Settings(policy=policy or Policy(), rounds=rounds, candidates=candidates)
         outcome = play(world, forecaster_of(world, kind.durations, kind.demand), settings)
     return Result(name, outcome, measure(world, outcome), process_time() - began)
 

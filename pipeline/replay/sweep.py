@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.replay.run import POLICIES, Result, run_one
+from tidegrid.pipeline.replay.run import CANDIDATES, POLICIES, Result, run_one
 from tidegrid.pipeline.worlds.trace import World
 
 
@@ -158,6 +158,7 @@ def replay(
     policy: Policy | None = None,
     *,
     rounds: int = 0,
+    candidates: int = CANDIDATES,
     jobs: int = 1,
     backend: str | None = None,
 ) -> list[Result]:
@@ -173,6 +174,8 @@ def replay(
         The rolling allocator's parameters.
     rounds
         Rounds of the fast planner's search at each plan.
+    candidates
+        Waiting jobs that each plan looks at, those that go first.
     jobs
         Processes, as in joblib.
     backend
@@ -184,6 +187,6 @@ def replay(
     InputError
         A policy is unknown.
     """
-    options = {"rounds": rounds}
+    options = {"rounds": rounds, "candidates": candidates}
     tasks = [Task("", name, policy, options) for name in policies]
     return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)
