@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -368,7 +369,7 @@ def _candidates(
     if where != list(range(len(rows))):
         rows = rows.iloc[where]
     rows = rows.reset_index(drop=True)
-    new = {
+    new: dict[str, Any] = {
         "_pool": pool_ids,
         "_block": block,
         "asked_gpus": rows["gpus"],

@@ -111,26 +111,23 @@ def _waiting(
         if not pd.isna(deadlines[k]):
             left = (deadlines[k] - state.now).total_seconds() / 3600
             steps, due = _due(left, ways, steps, policy.step_minutes)
-        found.append(
-            _Way(
-                k, order, ways, steps, due, _asked(ways, steps, block_size(int(gpus[k])), load, state.cluster)
-            )
-        )
+        asked = _asked(ways, steps, block_size(int(gpus[k])), load, state.cluster)
+        found.append(_Way(k, order, ways, steps, due, asked))
     if not found:
         return []
     plain = np.array([float(priorities[one.row]) for one in found])
     lengths = np.array([one.ways[one.asked or 0][2] for one in found])
     weight = raised(plain, waited[[one.row for one in found]], lengths, policy)
-    chosen = range(len(found))
+    chosen: Sequence[int] = range(len(found))
     if candidates is not None and len(found) > candidates:
         chosen = sorted(np.lexsort((np.arange(len(found)), -weight))[:candidates].tolist())
-    out = []
+    out: list[dict[str, Any]] = []
     for n in chosen:
         one = found[n]
         wait = 0.0
         if not pd.isna(earliest[one.row]):
             wait = (earliest[one.row] - state.now).total_seconds() / 60 / policy.step_minutes
-        job = {
+        job: dict[str, Any] = {
             "id": ids[one.row],
             "kind": kinds[one.row],
             "priority": _number(priorities[one.row]) if weight[n] == plain[n] else float(weight[n]),

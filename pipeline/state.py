@@ -119,8 +119,8 @@ class State:
         return self._since(since, "D")
 
     def _since(self, instants: pd.Series, unit: Literal["h", "D"]) -> np.ndarray:
-        began = instants.to_numpy(dtype="datetime64[ns]")
-        return np.maximum((self.now.to_datetime64() - began) / np.timedelta64(1, unit), 0.0)
+        began = instants.to_numpy(dtype="datetime64[ns]").view("int64")
+        return np.maximum((self.now.as_unit("ns").value - began) / pd.Timedelta(1, unit).value, 0.0)
 
     def age(self) -> pd.Timedelta:
         """Return how old the latest thing is that the sources tell of."""

@@ -276,8 +276,8 @@ class Simulated:
     def _instants(self, seconds: np.ndarray) -> pd.DatetimeIndex:
         """Return instants of the replay, as exact as those of the tables."""
         stamps = self.world.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
-        stamp = self._started["submit_time"].dtype
-        return pd.DatetimeIndex(stamps.astype(f"datetime64[{stamp.unit}]"), tz="UTC")
+        unit = pd.DatetimeIndex(self._started["submit_time"]).unit
+        return pd.DatetimeIndex(stamps.astype(f"datetime64[{unit}]"), tz="UTC")
 
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""

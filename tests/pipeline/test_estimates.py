@@ -1,5 +1,8 @@
 """From requests to estimates: which estimator answers, for which blocks, and who is refused."""
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +10,8 @@ import pytest
 from tidegrid.data import Cluster, Pool, block_size
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
+from tidegrid.estimators.recurring import RecurringJobEstimator
+from tidegrid.pipeline.backtest import make, rows_of
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import (
     LEVELS,
@@ -154,3 +159,24 @@ def test_a_pool_offers_no_block_wider_than_itself(sample: Site, fitted: dict[str
     small = Cluster(pools=(Pool(id="small", gpus=3, gpu_type=sample.cluster.pools[0].gpu_type),))
     wide = sample.requests.head(3).assign(gpus=1, min_gpus=np.nan, max_gpus=8.0, gpu_type="")
     assert set(estimate_jobs(wide, small, fitted).shapes["gpus"]) <= {1, 2}
+
+
+def test_durations_in_plans_are_those_for_which_jobs_hold_their_gpus(sample: Site) -> None:
+    """Half of all jobs may fail, and their GPUs fall free all the same: every end is an outcome."""
+    estimator = make(RecurringJobEstimator)
+    rows = rows_of(estimator, sample.history)
+    assert estimator.get_params()["outcome"] == "occupancy"
+    assert rows.observed.all() and not rows_of(RecurringJobEstimator(), sample.history).observed.all()
+
+
+def test_a_job_that_names_no_gpus_a_node_takes_its_pool_s_whatever_others_name(sample: Site) -> None:
+    class Nodes(RecurringJobEstimator):
+        seen: ClassVar[list[float]] = []
+
+        def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+            self.seen.extend(X["gpus_per_node"].tolist())
+            return super().predict_quantiles(X, levels)
+
+    two = sample.requests.head(2).assign(gpus_per_node=[2.0, np.nan])
+    estimate_jobs(two, sample.cluster, {"recurring": Nodes()})
+    assert 2.0 in Nodes.seen and not np.isnan(Nodes.seen).any()
