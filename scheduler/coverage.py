@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegrid.scheduler.baselines.board import Board
-from tidegrid.scheduler.baselines.places import mask_of
-from tidegrid.scheduler.baselines.reservation import room
+from tidegrid.scheduler.baselines.places import mask_of, room
 from tidegrid.scheduler.clock import Clock, gpu_count
 from tidegrid.scheduler.plan import Placement, Plan
 from tidegrid.scheduler.problem import App, Closed, Pool, Problem, flat

@@ -1,7 +1,7 @@
 """Who holds which GPUs when, past the horizon too, and the first place that a job finds there."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -248,8 +248,3 @@ class Board:
                 return 0, following
             i += 1
         return layout.find(free, ask.gpus, ask.nodes), following
-
-
-def ends_of_running(problem: Problem) -> Mapping[str, int]:
-    """Return the steps at which running jobs end, by id."""
-    return {job.id: job.running.remaining for job in problem.jobs if job.running is not None}

@@ -152,6 +152,20 @@ def _neighbours(free: int, gpus: int) -> int:
     return starts
 
 
+def room(layout: Layout, free: int, replica: int) -> int:
+    """Return free GPUs for one replica; 0 where there are none."""
+    if replica > layout.node:
+        whole = [first for first, bits in layout.nodes(free) if bits.bit_count() == layout.node]
+        if len(whole) * layout.node < replica:
+            return 0
+        return sum(span_mask(first, first + layout.node) for first in whole[-(replica // layout.node) :])
+    roomy = [(first, bits) for first, bits in layout.nodes(free) if bits.bit_count() >= replica]
+    if not roomy:
+        return 0
+    first, bits = min(roomy, key=lambda one: (one[1].bit_count() if layout.by_node else 0, -one[0]))
+    return highest(bits, replica) << first
+
+
 def layouts(problem: Problem) -> dict[str, Layout]:
     """Return the layouts of a problem's pools by id; they are made at the first call and kept with the problem."""
     cached: dict[str, Layout] | None = problem.__dict__.get("_layouts")

@@ -1,11 +1,13 @@
 """Baselines on what live clusters have: nodes, replicas, closed GPUs, limits, order; each rule on a small board."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from queue_model import model_plan
 
-from tidegrid.scheduler import BASELINES, Plan, Problem, check
+from tidegrid.scheduler import BASELINES, Plan, Problem, check, solve
 from tidegrid.scheduler.baselines import plan_baseline
 from tidegrid.scheduler.baselines.places import Layout, gpus_of, mask_of
 from tidegrid.scheduler.generate import random_problem
@@ -69,6 +71,74 @@ def test_every_baseline_is_legal_on_both_versions(
                 assert contract_check(data, plan.with_metrics(figures).to_dict())[0] == [], (seed, mode)
                 for one in plan.extra["expected"]:
                     assert one["start"] >= problem.steps and one["job"] not in plan.placement_by_job
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "version 1"])
+def test_compiled_queues_do_what_the_plain_ones_do(family: str) -> None:
+    """The same shapes, starts, GPUs and replicas, past the horizon too."""
+    for seed in range(12):
+        problem = (
+            random_problem(seed) if family == "version 1" else random_cluster(seed, family, jobs=(2, 20))
+        )
+        for mode in BASELINES:
+            plan = plan_baseline(problem, mode)
+            jobs, cells = model_plan(problem, mode)
+            inside = {job: place for job, place in jobs.items() if place[1] < problem.steps}
+            waiting = [p for p in plan.placements if problem.job_by_id[p.job].running is None]
+            assert {p.job: (p.pool, p.start, p.steps, list(p.ids)) for p in waiting} == inside
+            assert {
+                one["job"]: (one["pool"], one["start"], one["steps"]) for one in plan.extra["expected"]
+            } == {job: place[:3] for job, place in jobs.items() if job not in inside}
+            held = {
+                a.app: [[[g] if isinstance(g, int) else [*g] for g in one] for one in a.cells]
+                for a in plan.apps
+            }
+            assert held == cells
+
+
+def test_who_is_held_back_by_a_limit_or_another_job_alone_holds_up_nobody() -> None:
+    """The tenant's second job waits for its first, the array's third for one of two; the last job passes them."""
+    jobs = [
+        job("n1", 4, 3, tenant="nlp"),
+        job("n2", 4, 3, tenant="nlp", order=1),
+        *(job(f"a{i}", 4, 3, group="a", order=2 + i) for i in range(3)),
+        job("late", 4, 3, after=["n1"], order=9),
+        job("last", 4, 3, order=10),
+    ]
+    problem = cluster(jobs, tenants=[{"id": "nlp", "limit": 4}], groups=[{"id": "a", "most": 2}])
+    wanted = {"n1": 0, "n2": 3, "a0": 0, "a1": 0, "a2": 3, "late": 3, "last": 0}
+    for mode in BASELINES:
+        assert starts(plan_baseline(problem, mode)) == wanted
+
+
+def test_floors_are_up_before_a_dearer_app_has_its_peak() -> None:
+    """8 free GPUs, two apps that want all of them: each has its floor of a replica."""
+    runs = running("r", [*range(24)], 9)
+    dear = {**app([8, 8], replica=4, floor=4), "id": "dear", "priority": 9}
+    plan = plan_baseline(cluster([runs], [app([8, 8], replica=4, floor=4), dear], 2), "fifo")
+    assert [one.counts() for one in plan.apps] == [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize("mode", ["fast", *BASELINES])
+def test_a_wavering_demand_moves_no_more_than_it_must(mode: str) -> None:
+    """Replicas 10, 9, 8, 9, 9, 8, 9, 8, 9, 8 of 2 GPUs on nodes of 8 under a cap of 2 GPUs (case R1)."""
+    demand = [2 * n for n in (10, 9, 8, 9, 9, 8, 9, 8, 9, 8)]
+    chat = app(demand, replica=2, swap_cap=2, held=[[2 * k, 2 * k + 1] for k in range(10)])
+    plan = solve(cluster([], [chat], 10, swap_cost=0.1), mode)
+    ups = sum(later > now for now, later in pairwise(plan.apps[0].counts()))
+    # the curve follows every turn; the others have no reason to let a replica go that they need again
+    assert (ups, plan.metrics["swaps"] > 4) == ((3, True) if mode == "fifo_elastic" else (0, False))
+    assert plan.metrics["shortfall"] == 0
+
+
+@pytest.mark.parametrize("mode", BASELINES)
+def test_a_wide_job_in_a_stream_of_long_ones_has_its_turn(mode: str) -> None:
+    """Step after step a new (4, 80) job comes, played step by step: BIG, 32 wide, starts when R ends at 40."""
+    for hour in (0, 17, 39, 40):
+        stream = [job(f"s{i}", 4, 80, priority=1, order=1 + i) for i in range(hour + 1)]
+        runs = [running("r", [0, 1, 2, 3], 40 - hour)] if hour < 40 else []
+        begun = starts(plan_baseline(cluster([*runs, job("big", 32, 4, priority=9), *stream]), mode))
+        assert [name for name, at in begun.items() if at == 0] == (["r"] if hour < 40 else ["big"])
 
 
 def test_a_wide_job_takes_any_whole_nodes() -> None:
