@@ -110,17 +110,13 @@ Cells hold(const tg_problem& in, bool elastic) {
     Cells cells(in.apps, std::vector<Gpus>(in.steps));
     for (Int t = 0; t < in.steps; ++t) {
         std::vector<Int> left = moves;
-        for (Int a : turn)  // what must leave, and what is not wanted: another may take it in the same step
-            for (Int k = 0; k < Int(now.held[a].size());) {
-                const Gpus& one = now.held[a][k];
-                const bool forced = std::any_of(one.begin(), one.end(), [&](Int g) { return now.down(in.app_pool[a], g, t, t + 1); });
-                const bool spare = !forced && Int(now.held[a].size()) > level[a][t] && left[a] > 0;
-                left[a] -= spare;
-                if (forced || spare)
-                    now.leave(a, k);
-                else
-                    ++k;
-            }
+        for (Int a : turn) {  // what must leave, and what is not wanted: another may take it in the same step
+            std::vector<Gpus>& held = now.held[a];
+            const auto forced = [&](Int g) { return now.down(in.app_pool[a], g, t, t + 1); };
+            for (Int k = Int(held.size()) - 1; k >= 0; --k)
+                if (std::any_of(held[k].begin(), held[k].end(), forced)) now.leave(a, k);
+            for (; Int(held.size()) > level[a][t] && left[a] > 0; --left[a]) now.leave(a, 0);
+        }
         for (bool floor : {true, false})
             for (Int a : turn) {
                 const Int replica = in.app_replica[a];

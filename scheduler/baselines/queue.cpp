@@ -261,7 +261,7 @@ struct Queue {
                 const Int start = reserved[tasks[j].pool].start;
                 limits.add(j, tasks[j].pool, tasks[j].gpus, start, start + tasks[j].steps, -1);
             }
-            std::erase_if(waiting, [&](Int j) { return placed[j].start >= 0; });
+            std::erase_if(waiting, [&](Int j) { return placed[j].start >= 0 || t + tasks[j].steps > tasks[j].latest_end; });
         }
     }
 

@@ -138,13 +138,13 @@ bool Timeline::choose_block(const Set& free, Int size, Gpus& gpus) const {
     Int best = -1, best_free = gpus_ + 1, best_room = gpus_ + 1;
     for (Int low = 0; low < gpus_; low += step) {
         const Int high = std::min(low + step, gpus_), here = inside ? count(free, low, high - low) : 0;
-        if (inside && (here < size || here > best_free)) continue;
+        if (inside && (here < size || here >= best_free)) continue;
         for (Int g = next(free, low, high, true); g < high;) {
             const Int stop = next(free, g, high, false);
             const Int aligned = (g + align - 1) / align * align;
             const Int first = inside && aligned + size > stop ? g : aligned;
             const Int room = stop - (inside ? g : first);
-            if (first + size <= stop && std::pair(here, room) < std::pair(best_free, best_room)) {
+            if (first + size <= stop && (here < best_free || room < best_room)) {
                 best = first;
                 best_free = here;
                 best_room = room;

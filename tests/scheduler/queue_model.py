@@ -194,7 +194,7 @@ def hold(board: Board, levels: Levels) -> dict[str, list[tuple[int, ...]]]:
     """
     problem = board.problem
     turn = sorted(problem.apps, key=lambda app: -app.priority)
-    now = {app.id: sorted(mask_of(one) for one in app.held_replicas) for app in problem.apps}
+    now = {app.id: sorted(map(mask_of, app.held_replicas), key=gpus_of) for app in problem.apps}
     cells: dict[str, list[tuple[int, ...]]] = {app.id: [] for app in problem.apps}
     for t in range(problem.steps):
         taken = dict.fromkeys(board.taken, 0)
@@ -221,7 +221,7 @@ def hold(board: Board, levels: Levels) -> dict[str, list[tuple[int, ...]]]:
                 taken[app.pool] |= one
                 entered[app.id] += 1
                 now[app.id].append(one)
-            now[app.id].sort()
+            now[app.id].sort(key=gpus_of)
         for app in turn:
             cells[app.id].append(tuple(now[app.id]))
     return cells
