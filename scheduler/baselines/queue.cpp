@@ -105,7 +105,8 @@ std::vector<Int> order_of(const tg_problem& in, const std::vector<Task>& tasks, 
     if (mode == Mode::priority) sort([&](Int j) { return -in.priority[j]; });
     if (mode == Mode::sjf) sort([&](Int j) { return tasks[j].steps; });
     if (mode == Mode::easy_priority) {
-        const double highest = std::max(1.0, *std::max_element(in.priority, in.priority + in.jobs));
+        double highest = 1.0;
+        for (Int j = 0; j < in.jobs; ++j) highest = std::max(highest, in.priority[j]);
         // All who wait age alike, so what tells them apart is when they came: the order never changes.
         const double aging = in.step_minutes / kMaxAgeMinutes;
         sort([&](Int j) { return aging * double(in.earliest[j]) - in.priority[j] / highest; });
