@@ -43,6 +43,15 @@ def a_zone(name: str | None) -> str | None:
     return name
 
 
+def a_country(code: str | None) -> str | None:
+    """Return the code of a country that has a calendar of public holidays, refused where there is none."""
+    if code is not None:
+        from tidegrid.estimators.realtime.localtime import holiday_days
+
+        holiday_days(code, None, 2026, 2026)
+    return code
+
+
 TimezoneOption = Annotated[
     str | None,
     typer.Option("--timezone", callback=a_zone, help="IANA zone of times in the files that carry none."),

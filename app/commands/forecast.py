@@ -13,6 +13,7 @@ from tidegrid.app.common import (
     MOST_GPUS,
     REFUSED,
     JsonFlag,
+    a_country,
     a_zone,
     print_json,
     progress,
@@ -42,7 +43,10 @@ Zone = Annotated[
     ),
 ]
 Country = Annotated[
-    str | None, typer.Option("--country", help="ISO 3166 code of the public holidays to use; default none.")
+    str | None,
+    typer.Option(
+        "--country", callback=a_country, help="ISO 3166 code of the public holidays to use; default none."
+    ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to learn at once.")]
 

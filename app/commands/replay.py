@@ -18,6 +18,7 @@ from tidegrid.app.common import (
     JsonFlag,
     SeedOption,
     TraceZoneOption,
+    a_country,
     print_json,
     progress,
     say,
@@ -77,7 +78,10 @@ def replay(
     ] = None,
     timezone: TraceZoneOption = "UTC",
     country: Annotated[
-        str | None, typer.Option("--country", help="ISO 3166 code of the public holidays; default none.")
+        str | None,
+        typer.Option(
+            "--country", callback=a_country, help="ISO 3166 code of the public holidays; default none."
+        ),
     ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")

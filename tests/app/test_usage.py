@@ -35,6 +35,8 @@ from tidegrid.errors import InputError
         ("replay trace.csv --gpus 8 --days nan", ["'--days'", "3650"]),
         ("replay trace.csv --gpus 8 --set rounds=1e30", ["rounds"]),
         ("replay trace.csv --gpus 8 --set shortfall_weight=1e300", ["shortfall_weight", "1e+300"]),
+        ("replay trace.csv --gpus 8 --country ZZ", ["no holiday calendar for 'ZZ'"]),
+        ("forecast traffic.csv --country ZZ", ["no holiday calendar for 'ZZ'"]),
         ("replay trace.csv --gpus 8 --jobs 100000", ["'--jobs'", "256"]),
         ("evaluate site --folds 1000000000", ["'--folds'", "1000"]),
         ("evaluate site --share nan", ["'--share'", "0.999"]),
