@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from tidegrid.data import Capacity, History
+from tidegrid.data import History
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.backtest import one_thread, rows_of, updated
 from tidegrid.pipeline.demand import (
@@ -88,7 +88,7 @@ class _Told:
     whole: dict[str, np.ndarray] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     traffic: pd.DataFrame | None = None
-    apps: list[tuple[str, str, Capacity]] = field(default_factory=list)
+    apps: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
