@@ -4,14 +4,15 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from tidegrid.errors import InputError, TidegridError
+from tidegrid.errors import InputError, TidegridError, printable
 from tidegrid.zones import zone_of
 
 DONE = 0
@@ -22,6 +23,13 @@ STOPPED = "tidegrid: interrupted; nothing was left half-written\n"
 
 MOST_TOLD = 20
 """The rows set aside that are told one by one on a terminal; the JSON has all."""
+
+MOST_GPUS, MOST_NODE, MOST_DAYS, MOST_AT_ONCE = 100_000, 4096, 3650, 256
+"""Ranges of options: the most GPUs of a made-up cluster and of a node, days, and processes."""
+
+DAY_SECONDS = 86_400.0
+"""The longest time limit."""
+
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for machines instead of tables.")
@@ -35,6 +43,15 @@ def a_zone(name: str | None) -> str | None:
     return name
 
 
+def a_country(code: str | None) -> str | None:
+    """Return the code of a country that has a calendar of public holidays, refused where there is none."""
+    if code is not None:
+        from tidegrid.estimators.realtime.localtime import holiday_days
+
+        holiday_days(code, None, 2026, 2026)
+    return code
+
+
 TimezoneOption = Annotated[
     str | None,
     typer.Option("--timezone", callback=a_zone, help="IANA zone of times in the files that carry none."),
@@ -43,16 +60,15 @@ TraceZoneOption = Annotated[
     str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", help="The seed: the same input and seed give the same bytes.")
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**31 - 1, help="The seed: the same input and seed give the same bytes."
+    ),
 ]
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-def visible(text: str) -> str:
-    """Return text with its control codes spelt out: what a file holds must not steer the reader's terminal."""
-    return text.translate(_CONTROLS)
+visible = partial(printable, keep="\n\t")
+"""A text whose control codes do not reach the reader's terminal."""
 
 
 def say(text: str = "", *, lead: str = "", style: str = "") -> None:
@@ -159,6 +175,12 @@ def tell_set_aside(aside: Sequence[InputError]) -> None:
         sys.stderr.write(f"set aside: {count(len(aside) - MOST_TOLD, 'more row')}\n")
 
 
+def tell(notes: Iterable[str]) -> None:
+    """Print notes, a line each: what was worked out, left out, or answered in another way."""
+    for note in notes:
+        say(note, style="dim")
+
+
 def check_time_limit(mode: str, time_limit: float | None) -> None:
     """Refuse a time limit for a mode that does not search until one.
 
@@ -198,7 +220,7 @@ def fail(error: Exception) -> NoReturn:
     if "--json" in sys.argv[1:]:
         parts = {name: getattr(error, name, None) for name in ("problem", "file", "row", "field", "fix")}
         print_json({"error": {**parts, "text": str(error)}})
-    sys.stderr.write(f"error: {visible(' '.join(str(error).split(chr(10))))}\n")
+    sys.stderr.write(f"error: {printable(' '.join(str(error).split(chr(10))))}\n")
     raise SystemExit(BAD_INPUT)
 
 
@@ -254,6 +276,12 @@ def _called(app: typer.Typer, argv: list[str] | None) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EBADF) and not error.filename:
             _to_nowhere()
             _unwritable(error.strerror)
+        if isinstance(error, OSError) and error.filename:
+            fail(
+                InputError(
+                    f"cannot be used ({error.strerror})", file=error.filename, fix="name another place"
+                )
+            )
         fail(
             InputError(
                 f"a fault of tidegrid's own: {type(error).__name__}: {error}",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from tidegrid.app.common import say, say_synthetic, table
+from tidegrid.app.common import say, say_synthetic, table, tell
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
-from tidegrid.pipeline.champions import answering, fit_all, load_estimators, preferred
+from tidegrid.pipeline.champions import answering, calendar_of, fit_all, load_estimators, preferred
 from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
@@ -78,7 +78,7 @@ def train_site(
             names=only,
             jobs=jobs,
             now=site.now,
-            timezone=site.cluster.timezone,
+            **calendar_of(site.cluster),
         )
     ]
 
@@ -92,13 +92,13 @@ def estimators_for(
     """
     from tidegrid.models import ModelStore
 
-    zone, names = site.cluster.timezone, answering(prefer or {})
+    calendar, names = calendar_of(site.cluster), answering(prefer or {})
     if store.is_dir():
         step("loading the estimators")
-        return load_estimators(ModelStore(store), timezone=zone, history=site.history, names=names)
+        return load_estimators(ModelStore(store), history=site.history, names=names, **calendar)
     step("fitting estimators on the folder's history")
     notes = [f"no model store at {store}: estimators fitted afresh (tidegrid train keeps them)"]
-    return fit_all(site.history, names, timezone=zone, notes=notes), notes
+    return fit_all(site.history, names, notes=notes, **calendar), notes
 
 
 def plan_site(
@@ -111,7 +111,7 @@ def plan_site(
     decision = decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)
     baselines = {name: solve(decision.problem, mode=name) for name in BASELINES if name != mode}
     told = [*map(twice_listed, decision.state.twice), *lost_jobs(decision.state), *decision.events]
-    notes = [*notes, *(event.text for event in told), *nothing_waits(site)]
+    said = [*site.notes, *(event.text for event in told), *nothing_waits(site)]
     waiting = [
         (told["job"], told["reason"])
         for told in decision.explained.extra["explanations"]
@@ -120,8 +120,9 @@ def plan_site(
     shapes = decision.forecast.estimates.shapes
     for reason in sorted(set(shapes["note"]) - {"", *(event.text for event in told)}):
         jobs = sorted(set(shapes.loc[shapes["note"] == reason, "job_id"]))
-        notes.append(f"{_some(jobs)}: {reason}")
-    return SitePlan(site, decision, baselines, notes, waiting)
+        said.append(f"{_some(jobs)}: {reason}")
+    # what the estimators could do better comes last
+    return SitePlan(site, decision, baselines, [*said, *notes], waiting)
 
 
 def nothing_waits(site: Site) -> list[str]:
@@ -237,8 +238,6 @@ def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
         f"{result.site.now.tz_convert(result.site.cluster.timezone):%Y-%m-%d %H:%M %Z}"
     )
     table("", COLUMNS, figures(result.plans))
-    for note in result.notes:
-        say(note, style="dim")
     for job, reason in result.refused:
         say(f"refused: {job}: {reason}")
     risks = result.decision.risks
@@ -251,6 +250,7 @@ def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
     if result.waiting:
         waits = "1 job waits" if len(result.waiting) == 1 else f"{len(result.waiting)} jobs wait"
         say(f"{waits} past this horizon; the report says why")
+    tell(result.notes)
     for name, path in files.items():
         if name in ("report", "picture", "plan"):
             say(f"{name}: {path}")

@@ -391,7 +391,7 @@ def rounded_sizes(cluster: Cluster, requests: pd.DataFrame) -> list[str]:
     shown = ", ".join(f"{requests['job_id'].iloc[i]} ({asked[i]} → {sizes[i]})" for i in odd[:5])
     more = f" and {len(odd) - 5:,} more" if len(odd) > 5 else ""
     return [
-        f"{len(odd):,} request{'s' if len(odd) > 1 else ''} get more GPUs than asked for, since a pool in a line "
+        f"{len(odd):,} request{'s get' if len(odd) > 1 else ' gets'} more GPUs than asked for, since a pool in a line "
         f'gives powers of two: {shown}{more}; "placement": "node" gives whole sizes'
     ]
 

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +29,8 @@ OCCUPANCY = "occupancy"
 """What a duration means in plans: the hours that a job holds its GPUs, whether it completes or not."""
 
 HOUR = pd.Timedelta(hours=1)
+
+NO_JOBS = "no job of this kind has ended"
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,30 @@ def _thread_pools(*loaded: bool) -> Any:
     return ThreadpoolController()
 
 
-def make(kind: type[Estimator], timezone: str = "UTC") -> Estimator:
-    """Return an unfitted estimator, told the zone and what planning wants to know, where it asks for them.
+@dataclass(frozen=True)
+class Calendar:
+    """What people at a site live by: the IANA zone, and ISO 3166 codes of the public holidays, None for none."""
+
+    timezone: str = "UTC"
+    country: str | None = None
+    subdivision: str | None = None
+
+    def holds_for(self, estimator: Estimator) -> bool:
+        """Whether an estimator follows these public holidays, where it follows any and a country is stated."""
+        told = {"country": self.country, "subdivision": self.subdivision}
+        asks = inspect.signature(type(estimator).__init__).parameters
+        return self.country is None or all(
+            getattr(estimator, name) == value for name, value in told.items() if name in asks
+        )
+
+
+def make(kind: type[Estimator], calendar: Calendar | None = None) -> Estimator:
+    """Return an unfitted estimator, told the calendar and what planning wants to know, where it asks for them.
 
     GPUs fall free when a job ends, however it ends: where an estimator can say how long a job holds them
     (``outcome="occupancy"``), that is what plans rest on.
     """
-    told = {"timezone": timezone, "outcome": OCCUPANCY}
+    told = asdict(calendar or Calendar()) | {"outcome": OCCUPANCY}
     takes = inspect.signature(kind.__init__).parameters
     return kind(**{name: value for name, value in told.items() if name in takes})
 
@@ -127,6 +146,18 @@ def rows_of(estimator: Estimator, history: History) -> Rows:
     if getattr(estimator, "outcome", "") == OCCUPANCY:
         rows = replace(rows, observed=pd.Series(True, index=rows.X.index, name="observed"))
     return rows.take(lacking(rows.X, estimator.features) == "")
+
+
+def what_lacks(estimator: Estimator, history: History) -> str:
+    """Return what an estimator of durations that finds no row in a history lacks there, as a clause."""
+    rows = Rows(*history.training_frame(None if estimator.kind == "any" else estimator.kind))
+    if not len(rows):
+        return NO_JOBS
+    names = [feature.name for feature in estimator.features if feature.required]
+    absent = [
+        name for name in names if name not in rows.X or (rows.X[name].isna() | (rows.X[name] == "")).all()
+    ]
+    return f"no job that has ended tells {', '.join(absent) or ' and '.join(names)}"
 
 
 def asked(rows: Rows, after: pd.Timestamp, until: pd.Timestamp | None = None) -> Rows:

@@ -2,16 +2,35 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
-from tidegrid.data import KINDS, History, as_instant
+from tidegrid.data import KINDS, Cluster, History, as_instant
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import Registry, discover
 from tidegrid.models import ModelStore, VersionWarning
-from tidegrid.pipeline.backtest import OCCUPANCY, make, one_thread, rows_of, updated
+from tidegrid.pipeline.backtest import (
+    NO_JOBS,
+    OCCUPANCY,
+    Calendar,
+    make,
+    one_thread,
+    rows_of,
+    updated,
+    what_lacks,
+)
 from tidegrid.pipeline.estimates import FALLBACK
+
+
+def calendar_of(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster's zone and public holidays, as the functions here and of training take them."""
+    return {
+        "timezone": cluster.timezone,
+        "country": cluster.country,
+        "subdivision": cluster.subdivision,
+    }
 
 
 def fit_all(
@@ -19,23 +38,30 @@ def fit_all(
     names: Iterable[str] | None = None,
     *,
     timezone: str = "UTC",
+    country: str | None = None,
+    subdivision: str | None = None,
     registry: Registry | None = None,
     notes: list[str] | None = None,
 ) -> dict[str, Estimator]:
     """Return every estimator fitted on the whole of a history, without a store.
 
+    ``timezone``, ``country`` and ``subdivision`` are those of the site, for its week and public holidays.
     One that answers from its prior stays unfitted where there is nothing to fit it on, or where fitting fails; one
     that cannot, or that cannot be made, is left out then. ``notes``, where given, takes a line for each of these.
     """
     known = registry if registry is not None else discover()
+    calendar = Calendar(timezone, country, subdivision)
     out: dict[str, Estimator] = {}
+    lacking: dict[str, str] = {}
     for name in wanted(known, names):
         if name in known.classes:
-            fitted, problem = _fitted_or_prior(known.classes[name], timezone, history)
-            if problem and notes is not None:
+            fitted, problem = _fitted_or_prior(known.classes[name], calendar, history, lacking)
+            if problem and notes is not None and name not in lacking:
                 notes.append(f"{name}: {problem}" + ("; its prior answers" if fitted is not None else ""))
             if fitted is not None:
                 out[name] = fitted
+    if notes is not None:
+        notes += lacks(lacking)
     return out
 
 
@@ -43,6 +69,8 @@ def load_estimators(
     store: ModelStore,
     *,
     timezone: str = "UTC",
+    country: str | None = None,
+    subdivision: str | None = None,
     history: History | None = None,
     registry: Registry | None = None,
     names: Iterable[str] | None = None,
@@ -56,8 +84,9 @@ def load_estimators(
     ----------
     store
         Where the champions are.
-    timezone
-        The IANA zone of the site, for estimators that are not loaded.
+    timezone, country, subdivision
+        The site's IANA zone and public holidays, for estimators that are not loaded. A champion of other holidays than
+        those of a stated country is not used where there is a history to fit another on.
     history
         What has happened up to now: champions that can take in new rows are brought up to date with what became
         known after their training, in memory only.
@@ -72,7 +101,9 @@ def load_estimators(
         Two distributions register one name.
     """
     known = registry if registry is not None else discover()
+    calendar = Calendar(timezone, country, subdivision)
     out: dict[str, Estimator] = {}
+    lacking: dict[str, str] = {}
     notes = [f"plugin not loaded: {failure}" for failure in known.failures]
     chosen = set(known.classes) if names is None else set(names)
     for name, kind in sorted(known.classes.items()):
@@ -80,24 +111,28 @@ def load_estimators(
             continue
         estimator, since, said = champion_of(store, name, kind)
         notes += said
+        why = "no champion"
+        if estimator is not None and history is not None and not calendar.holds_for(estimator):
+            estimator, why = None, "its champion was trained without the holidays of cluster.json"
         if estimator is not None:
             if history is not None and since is not None:
                 estimator, said = _up_to_date(estimator, since, history)
                 notes += said
         elif history is not None:
-            estimator, problem = _fitted_or_prior(kind, timezone, history)
+            estimator, problem = _fitted_or_prior(kind, calendar, history, lacking)
             how = "fitted afresh on the history, without a backtest"
             if problem:
                 how = f"{problem}; it answers from its prior" if estimator is not None else problem
-            notes.append(f"{name}: no champion; {how}")
+            if name not in lacking:
+                notes.append(f"{name}: {why}; {how}")
         elif kind.predicts_unfitted:
-            estimator = make(kind, timezone)
+            estimator = make(kind, calendar)
             notes.append(f"{name}: no champion; it answers from its prior")
         else:
             notes.append(f"{name}: no champion, and no prior; train it")
         if estimator is not None:
             out[name] = estimator
-    return out, notes
+    return out, [*notes, *lacks(lacking)]
 
 
 def answering(prefer: Mapping[str, str], registry: Registry | None = None) -> list[str]:
@@ -179,22 +214,48 @@ def _up_to_date(estimator: Estimator, since: pd.Timestamp, history: History) -> 
     return fresh, [f"{estimator.name}: champion, and {len(new):,} rows that became known since its training"]
 
 
-def _fitted_or_prior(kind: type[Estimator], timezone: str, history: History) -> tuple[Estimator | None, str]:
-    """Return an estimator fitted on a history, or its prior, or None, and why it is not fitted."""
+def lacks(lacking: Mapping[str, str]) -> list[str]:
+    """Return one note of the estimators that have nothing to learn from: what they lack, and what it would give.
+
+    Parameters
+    ----------
+    lacking
+        What each lacks, by name; one whose kind of jobs the site does not have lacks nothing.
+    """
+    told = "; ".join(f"{name} ({what})" for name, what in sorted(lacking.items()) if what != NO_JOBS)
+    if not told:
+        return []
+    return [
+        f"nothing to learn from yet: {told}. Jobs that do not tell this are estimated from the history of such jobs "
+        "(recurring); with it, a job that never ran before gets an estimate of its own"
+    ]
+
+
+def _fitted_or_prior(
+    kind: type[Estimator], calendar: Calendar, history: History, lacking: dict[str, str]
+) -> tuple[Estimator | None, str]:
+    """Return an estimator fitted on a history, or its prior, or None, and why it is not fitted.
+
+    One that finds no row, which is no failure, is noted in ``lacking`` with what it lacks.
+    """
     try:
-        template = make(kind, timezone)
+        template = make(kind, calendar)
         rows = rows_of(template, history)
         if len(rows):
             with one_thread():
                 template.fit(rows.X, rows.y, observed=rows.observed, known_at=rows.known_at)
             return template, ""
         problem = "there is no row to fit it on"
+        if kind.target == "demand":
+            lacking[kind.name] = NO_JOBS  # the forecast tells of each app without traffic
+        elif kind.predicts_unfitted and kind.kind != "any":
+            lacking[kind.name], problem = what_lacks(template, history), ""
     except TidegridError as error:
         problem = str(error)
     except Exception as error:  # a plugin may raise anything; it must not stop the others
         problem = f"{type(error).__name__}: {error}"
     try:
-        return (make(kind, timezone) if kind.predicts_unfitted else None), problem
+        return (make(kind, calendar) if kind.predicts_unfitted else None), problem
     except Exception:  # it cannot even be made
         return None, problem
 

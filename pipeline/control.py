@@ -13,14 +13,14 @@ from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import discover
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import Widths, widths_of
-from tidegrid.pipeline.champions import answering, fit_all, load_estimators, preferred
+from tidegrid.pipeline.champions import answering, calendar_of, fit_all, load_estimators, preferred
 from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.forecast import RECORD_DAYS, Estimating, Forecaster
 from tidegrid.pipeline.hours import unmet_hours
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.records import Changes, Hold, iso
-from tidegrid.pipeline.rolling.commit import as_json, decided, holds_of, rested_on, told
+from tidegrid.pipeline.rolling.commit import as_json, aside_notes, decided, holds_of, rested_on, told
 from tidegrid.pipeline.rolling.reconcile import reconcile
 from tidegrid.pipeline.rolling.store import Commit, StateStore
 from tidegrid.pipeline.state import State
@@ -277,7 +277,8 @@ def _tick(
         **decided(decision),
         "lost": sorted(event.subject for event in events if event.kind == "lost"),
         "events": [{"kind": e.kind, "subject": e.subject, "text": e.text} for e in events],
-        "notes": [*notes, *forecaster.notes],
+        "set_aside": len(reading.set_aside),
+        "notes": [*reading.notes, *notes, *forecaster.notes, *aside_notes(reading.set_aside)],
         "synthetic": cluster.synthetic,
     }
     commit = Commit(number, key, how.sha256, iso(now), as_json(document) + "\n")
@@ -311,9 +312,11 @@ def remembered(state: StateStore, now: pd.Timestamp, how: Settings) -> Memory:
     last = state.last()
     kept = None if last is None else state.plan(last.tick)
     if last is not None and kept is not None:
-        memory.last = Kept(
-            pd.Timestamp(last.now), Problem.from_dict(kept["problem"]), Plan.from_dict(kept["plan"])
-        )
+        try:
+            problem, plan = Problem.from_dict(kept["problem"]), Plan.from_dict(kept["plan"])
+        except (InputError, KeyError, TypeError) as error:
+            raise state.damaged(last.tick, str(error)) from None
+        memory.last = Kept(pd.Timestamp(last.now), problem, plan)
     return memory
 
 
@@ -327,30 +330,32 @@ def champions(
     notes tell the store's state and not what this process did, so that a tick which was killed in its training says
     the same when it is run again.
     """
-    now, zone, history = reading.state.now, reading.state.cluster.timezone, reading.history()
-    names = answering(how.policy.estimators)
+    now, cluster, history = reading.state.now, reading.state.cluster, reading.history()
+    names, calendar = answering(how.policy.estimators), calendar_of(cluster)
     if models is None:
         step("fitting estimators on the site's history")
         notes = ["no model store: estimators fitted afresh"]
-        return fit_all(history, names, timezone=zone, notes=notes), notes, {}
+        return fit_all(history, names, notes=notes, **calendar), notes, {}
     meta: dict[str, str] = {}
     before = state.info(REFITTED)
     due: Sequence[str] | None = []
     if before is None:
         due = [name for name in discover().classes if models.champion(name) is None]
-    elif how.refit_hours is not None and now - pd.Timestamp(before) >= pd.Timedelta(hours=how.refit_hours):
+    elif how.refit_hours is not None and now - as_instant(before, field=REFITTED) >= pd.Timedelta(
+        hours=how.refit_hours
+    ):
         due = None
     notes = []
     if before is None or due is None:
         meta[REFITTED] = iso(now)
     if due is None or (due and how.refit_hours is not None):
         step("fitting challengers")
-        train(history, models, names=due, now=now, timezone=zone, seed=how.seed)
+        train(history, models, names=due, now=now, seed=how.seed, **calendar)
         new = [name for name in models.names() if _created(models, name) == now]
         if new:
             notes.append(f"refit: {', '.join(sorted(new))} answer from a fit of now")
     step("bringing champions up to date")
-    found, said = load_estimators(models, timezone=zone, history=history, names=names)
+    found, said = load_estimators(models, history=history, names=names, **calendar)
     return found, [*notes, *said], meta
 
 

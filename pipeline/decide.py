@@ -14,7 +14,7 @@ from tidegrid.pipeline.demand import Demand, planned_gpus
 from tidegrid.pipeline.etas import deadline_risks, eta_table
 from tidegrid.pipeline.forecast import Forecast, Forecaster
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.problem import build_problem
+from tidegrid.pipeline.problem import build_problem, not_stated
 from tidegrid.pipeline.records import Event, iso
 from tidegrid.pipeline.risks import coverage, unmet
 from tidegrid.pipeline.state import State
@@ -174,6 +174,10 @@ def decide(
         plan = solve(problem, decider, time_limit=time_limit, seed=seed, **options)
     moves, put_off = _moves(state, problem, plan, forecast.demand)
     events = [*forecast.events, *put_off]
+    unheeded = not_stated(state)
+    if unheeded:
+        text = f"not planned by yet, though the site states it: {'; '.join(unheeded)}"
+        events.append(Event("not heeded", "site", text))
     starts = _starts(problem, plan, moves)
     if state.age() > pd.Timedelta(hours=how.stale_hours):
         starts = []

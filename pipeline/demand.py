@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tidegrid.data import App
-from tidegrid.errors import InputError
 from tidegrid.estimators.realtime.capacity import PATIENCE, Capacity, ramp
 from tidegrid.pipeline.policy import Policy
 
@@ -50,7 +50,7 @@ def hourly_gpus(traffic: pd.DataFrame, apps: Sequence[App], level: float) -> dic
     """Return the GPUs that each app needs in each hour of a forecast of traffic, at one of its levels."""
     values, at = traffic[level].to_numpy(), traffic.groupby("unique_id").indices
     by_series = {str(key): values[rows] for key, rows in at.items()}
-    return {app.id: capacity_of(app).gpus(by_series[app.series]) for app in apps}
+    return {app.id: gpus_needed(app, by_series[app.series]) for app in apps}
 
 
 def demand_of(
@@ -103,19 +103,31 @@ def planned_gpus(need: Sequence[int], swap_cap: int | None, held: int, left: int
     return [first, *ramp(curve[1:], swap_cap, first)]
 
 
-def capacity_of(app: App) -> Capacity:
-    """Return the capacity model that the cluster description declares for an app.
+def gpus_needed(app: App, units: npt.ArrayLike) -> np.ndarray:
+    """Return the GPUs that an app needs for its share of its series' demand.
 
-    Raises
-    ------
-    InputError
-        It declares no throughput of a GPU.
+    Where the app declares no throughput, demand says nothing about its GPUs: it needs what it keeps.
+
+    Parameters
+    ----------
+    units
+        Demand of the series, units an hour; shape (hours,).
     """
-    declared = app.capacity.model_dump()
-    if declared["units_per_gpu_hour"] is None:
-        raise InputError(
-            f"app {app.id!r} declares no throughput",
-            field="capacity.units_per_gpu_hour",
-            fix="give the units of its traffic that one GPU serves in an hour",
-        )
-    return Capacity(**declared)
+    demand = np.asarray(units, dtype=float)
+    capacity = capacity_of(app)
+    if capacity is None:
+        return np.full(demand.shape, kept_gpus(app), dtype=np.int64)
+    return capacity.gpus(demand * app.share)
+
+
+def kept_gpus(app: App) -> int:
+    """Return the GPUs that an app is planned at where its demand is not known: what it holds, or its floor."""
+    replica = app.capacity.gpus_per_replica
+    return max(-(-len(app.held) // replica) * replica, app.capacity.floor)
+
+
+def capacity_of(app: App) -> Capacity | None:
+    """Return the capacity model that the cluster description declares for an app; None without a throughput."""
+    if app.capacity.units_per_gpu_hour is None:
+        return None
+    return Capacity(**app.capacity.model_dump())

@@ -337,13 +337,18 @@ def _candidates(
     pool_types: list[str] = []
     nodes: list[float] = []
     columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type")
-    for i, (job, gpus, min_gpus, max_gpus, wanted_type) in enumerate(
-        zip(*(requests[c] for c in columns), strict=True)
+    allowed = requests["allowed_pools"] if "allowed_pools" in requests else [""] * len(requests)
+    for i, (job, gpus, min_gpus, max_gpus, wanted_type, only) in enumerate(
+        zip(*(requests[c] for c in columns), allowed, strict=True)
     ):
         wanted = int(gpus)
         low, high = _whole(min_gpus, wanted), _whole(max_gpus, wanted)
         gpu_type = str(wanted_type)
-        matching = [pool for pool in pools if gpu_type in ("", pool.gpu_type)]
+        may = set() if pd.isna(only) else set(str(only).split())
+        matching = [pool for pool in pools if gpu_type in ("", pool.gpu_type) and (not may or pool.id in may)]
+        if not matching and may:
+            refused[str(job)] = f"no pool that it may use ({', '.join(sorted(may))}) has GPUs of its type"
+            continue
         if not matching:
             refused[str(job)] = f"no pool has GPUs of type {gpu_type}; there are {', '.join(types)}"
             continue

@@ -16,6 +16,7 @@ from tidegrid.files import writing
 from tidegrid.pipeline.backtest import (
     BAND,
     LEVELS,
+    Calendar,
     Rows,
     answers,
     asked,
@@ -143,6 +144,8 @@ def evaluate(
     share: float = 0.5,
     jobs: int = 1,
     timezone: str = "UTC",
+    country: str | None = None,
+    subdivision: str | None = None,
     registry: Registry | None = None,
 ) -> Evaluation:
     """Backtest estimators with a rolling origin.
@@ -164,8 +167,8 @@ def evaluate(
         The share of the history, at its end, that is scored.
     jobs
         Fits to run at once, in processes of their own.
-    timezone
-        The IANA zone of the site.
+    timezone, country, subdivision
+        The site's IANA zone, and its public holidays.
     registry
         The estimators; those of the installed distributions where absent.
 
@@ -189,7 +192,7 @@ def evaluate(
     tasks: list[tuple[str, Estimator, int, pd.Timestamp, pd.Timestamp | None]] = []
     for name in wanted:
         if name in known.classes:
-            estimator = make(known.classes[name], timezone)
+            estimator = make(known.classes[name], Calendar(timezone, country, subdivision))
             ends: list[pd.Timestamp] = cutoffs(estimator, history, folds, share)
             if not ends:
                 problems.append(f"{name}: the history has no rows that it could be asked")

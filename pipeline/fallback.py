@@ -9,7 +9,7 @@ from tidegrid.data import App
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.base import as_levels, quantile_frame
 from tidegrid.estimators.realtime.clean import clean
-from tidegrid.pipeline.demand import capacity_of
+from tidegrid.pipeline.demand import capacity_of, kept_gpus
 from tidegrid.pipeline.naive import NaiveDemand
 from tidegrid.pipeline.records import Event
 
@@ -42,6 +42,8 @@ class SureDemand:
         Why the estimator does not answer; empty while it does.
     unknown
         Series of which nothing is known.
+    unscaled
+        Apps that declare no throughput.
     """
 
     def __init__(
@@ -54,11 +56,12 @@ class SureDemand:
         self.inner, self.traffic = inner, traffic
         self.problem = "" if inner is not None else why
         self.unknown: set[str] = set()
+        self.unscaled = [app.id for app in apps if capacity_of(app) is None]
         self.held: dict[str, float] = {}
         for app in apps:
             capacity = capacity_of(app)
-            gpus = max(len(app.held), capacity.min_replicas * capacity.gpus_per_replica)
-            units = gpus * capacity.units_per_gpu_hour * capacity.target_load
+            each = 0.0 if capacity is None else capacity.units_per_gpu_hour * capacity.target_load
+            units = kept_gpus(app) * each / app.share
             self.held[app.series] = max(self.held.get(app.series, 0.0), units)
 
     @property
@@ -90,6 +93,9 @@ class SureDemand:
         if self.problem:
             text = f"realtime failed ({self.problem}); {FALLBACK} answers"
             out.append(Event("fallback", "realtime", text))
+        for name in self.unscaled:
+            text = f"{name} declares no units_per_gpu_hour: it is planned at {HELD}, or at its floor"
+            out.append(Event("unknown demand", name, text))
         for name in sorted(self.unknown):
             text = f"nothing is known of the traffic of {name} yet: its apps are planned at {HELD}, or at their floor"
             out.append(Event("unknown demand", name, text))

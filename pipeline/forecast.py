@@ -9,10 +9,19 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from tidegrid.data import Capacity, History
+from tidegrid.data import History
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.backtest import one_thread, rows_of, updated
-from tidegrid.pipeline.demand import HOUR, Demand, demand_of, hourly_gpus, hours_asked, hours_of
+from tidegrid.pipeline.demand import (
+    HOUR,
+    Demand,
+    capacity_of,
+    demand_of,
+    hourly_gpus,
+    hours_asked,
+    hours_of,
+    kept_gpus,
+)
 from tidegrid.pipeline.estimates import (
     CAPPED,
     LEVELS,
@@ -79,7 +88,7 @@ class _Told:
     whole: dict[str, np.ndarray] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     traffic: pd.DataFrame | None = None
-    apps: list[tuple[str, str, Capacity]] = field(default_factory=list)
+    apps: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
@@ -220,8 +229,11 @@ class Estimating:
             return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {})
         if told.traffic is None or not set(series).issubset(told.traffic["unique_id"]):
             told.traffic, told.apps = self._traffic(state, policy, told, series, levels), []
-        # the GPUs that apps hold change inside an hour; what they need does not
-        asked = [(app.id, app.series, app.capacity) for app in apps]
+        # the GPUs that apps hold change inside an hour; what they need does not, where it follows from traffic
+        asked = [
+            (app.id, app.series, app.share, app.capacity, capacity_of(app) is None and kept_gpus(app))
+            for app in apps
+        ]
         if told.apps != asked:
             told.apps, told.gpus = asked, hourly_gpus(told.traffic, apps, policy.demand_quantile)
         return demand_of(told.traffic, told.gpus, state.now, policy)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pandas as pd
 
 from tidegrid.data import Cluster
-from tidegrid.pipeline.demand import capacity_of
+from tidegrid.pipeline.demand import gpus_needed
 from tidegrid.pipeline.records import Event, Hold, Hour, Unmet, iso
 
 HOUR = pd.Timedelta(hours=1)
@@ -97,7 +97,7 @@ def unmet_hours(
         for one in known:
             if one.series != app.series or one.actual is None:
                 continue
-            need = int(capacity_of(app).gpus([one.actual])[0])
+            need = int(gpus_needed(app, [one.actual])[0])
             start = pd.Timestamp(one.hour)
             cuts = [start, *(at for at, _ in steps if start < at < start + HOUR), start + HOUR]
             unmet = 0.0

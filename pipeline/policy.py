@@ -51,8 +51,8 @@ class Policy(BaseModel):
     step_minutes: int = Field(default=60, ge=1, le=1440)
     horizon_hours: float = Field(default=24.0, gt=0, le=168)
     lookahead_hours: float = Field(default=24.0, ge=0, le=168)
-    decay: float = Field(default=0.98, gt=0, le=1)
-    shortfall_weight: float = Field(default=8.0, ge=0, allow_inf_nan=False)
+    decay: float = Field(default=0.98, ge=0.001, le=1)
+    shortfall_weight: float = Field(default=8.0, ge=0, le=1e6, allow_inf_nan=False)
     job_quantile: float = Field(default=0.5, gt=0, lt=1)
     demand_quantile: float = Field(default=0.9, gt=0, lt=1)
     finish_inside: bool = False

@@ -87,6 +87,29 @@ class _Way(NamedTuple):
     asked: int | None
 
 
+def not_stated(state: State) -> list[str]:
+    """Return what the facts say that a problem of version 1 does not: nothing is planned by it."""
+    cluster, now = state.cluster, state.now
+    windows = sum(window.end is None or window.end > now for window in cluster.maintenance)
+    nodes = [pool.id for pool in cluster.pools if pool.placement == "node"]
+    out = [f"{windows} window{'s' if windows > 1 else ''} of maintenance"] if windows else []
+    out += ["the limits of tenants"] if cluster.tenants else []
+    out += [f"placement by node in {', '.join(nodes)} (blocks are powers of two in a line)"] if nodes else []
+    for column, what in _UNSTATED.items():
+        cells = state.requests.get(column, ())
+        count = sum(not (cell != cell or cell is None or cell == "") for cell in cells)
+        out += [f"{what} of {count} request{'s' if count > 1 else ''}"] if count else []
+    return out
+
+
+_UNSTATED = {
+    "allowed_nodes": "the allowed nodes",
+    "after": "the order (after)",
+    "array_limit": "the array limit",
+}
+"""Columns of requests that a problem of version 1 has no place for, and what they say."""
+
+
 def _waiting(
     state: State, forecast: Forecast, policy: Policy, candidates: int | None
 ) -> list[dict[str, Any]]:

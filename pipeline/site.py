@@ -97,10 +97,10 @@ class Site:
                 fix="name a folder with cluster.json, jobs.csv, traffic.csv, requests.csv",
             )
         cluster = read_cluster(root / "cluster.json")
-        jobs = _table(root, "jobs")
-        traffic = _table(root, "traffic")
-        requests = _table(root, "requests")
-        running = _table(root, "running")
+        jobs = table_of(root, "jobs")
+        traffic = table_of(root, "traffic")
+        requests = table_of(root, "requests")
+        running = table_of(root, "running")
         aside: list[InputError] = []
         notes: list[str] = []
         history = History(
@@ -162,7 +162,7 @@ class Site:
         write_table(self.running, root / "running.csv")
 
 
-def _table(root: Path, name: str) -> Path | None:
+def table_of(root: Path, name: str) -> Path | None:
     """Return the file of a table, where there is one.
 
     A link that leads nowhere is a file that cannot be read, and not an absent one: without running jobs, say, every

@@ -37,6 +37,8 @@ def site_from_traces(
     limit: int | None = None,
     timezone: str = "UTC",
     seed: int = 0,
+    notes: list[str] | None = None,
+    set_aside: list[InputError] | None = None,
 ) -> Site:
     """Make a site: a day of a trace's submissions waits at the day's start, the days before are history.
 
@@ -63,17 +65,20 @@ def site_from_traces(
         The zone of times in the traces that carry none, and of the local week.
     seed
         Seeds the users' priorities.
+    notes, set_aside
+        As :func:`tidegrid.data.read_jobs` takes them.
 
     Raises
     ------
     InputError
         A file is not usable, the day has no submissions, or a series is unknown.
     """
-    history = read_jobs(jobs, timezone=timezone)
+    history = read_jobs(jobs, timezone=timezone, notes=notes, set_aside=set_aside)
     hours = None
     apps: tuple[App, ...] = ()
     if traffic is not None:
-        hours = _laid_at(read_traffic(traffic, timezone=timezone), series, day, timezone)
+        read = read_traffic(traffic, timezone=timezone, notes=notes, set_aside=set_aside)
+        hours = _laid_at(read, series, day, timezone)
         apps = _apps(hours, gpus, realtime_share, swap_cap)
     cut = requests_from_trace(
         history, day, timezone=timezone, max_gpus=gpus, limit=limit, at_once=True, traffic=hours

@@ -18,6 +18,7 @@ from tidegrid.pipeline.backtest import (
     BAND,
     HOUR,
     LEVELS,
+    Calendar,
     Rows,
     asked,
     fitted_as_of,
@@ -27,6 +28,7 @@ from tidegrid.pipeline.backtest import (
     rows_of,
     scored,
     scores,
+    what_lacks,
 )
 from tidegrid.pipeline.champions import champion_of, fit_all, load_estimators, wanted
 
@@ -50,7 +52,7 @@ class Trained:
         The estimator.
     decision
         ``promoted``; ``kept``, where the champion (or none) stays; ``unchanged``, where the fit equals the
-        champion; ``failed``.
+        champion; ``nothing``, where there is no row to learn from; ``failed``.
     reason
         Why, in one line.
     version
@@ -93,6 +95,7 @@ class _Fit:
     naive: Scores | None = None
     test_rows: int = 0
     problem: str = ""
+    lacks: str = ""
 
 
 def train(
@@ -103,6 +106,8 @@ def train(
     *,
     now: pd.Timestamp | str,
     timezone: str = "UTC",
+    country: str | None = None,
+    subdivision: str | None = None,
     retention: Retention | None = None,
     seed: int = 0,
     registry: Registry | None = None,
@@ -125,8 +130,8 @@ def train(
         Fits to run at once, in processes of their own.
     now
         The instant of the training, which is recorded.
-    timezone
-        The IANA zone of the site.
+    timezone, country, subdivision
+        The site's IANA zone, and its public holidays.
     retention
         Which old versions to keep.
     seed
@@ -148,7 +153,8 @@ def train(
     view = history.as_of(moment)
     known = registry if registry is not None else discover()
     chosen = wanted(known, names)
-    templates = {name: make(known.classes[name], timezone) for name in chosen if name in known.classes}
+    calendar = Calendar(timezone, country, subdivision)
+    templates = {name: make(known.classes[name], calendar) for name in chosen if name in known.classes}
     fits = _fits(templates, view, store, jobs)
     out = []
     for name in chosen:
@@ -181,6 +187,9 @@ def _fit(name: str, template: Estimator, view: History, store: ModelStore) -> _F
 
 def _fit_and_test(name: str, template: Estimator, view: History, store: ModelStore) -> _Fit:
     champion, since, _ = champion_of(store, name, type(template))
+    country, subdivision = getattr(template, "country", None), getattr(template, "subdivision", None)
+    if champion is not None and not Calendar("UTC", country, subdivision).holds_for(champion):
+        champion = since = None
     now = view.instant
     assert now is not None
     everything = rows_of(template, view)
@@ -190,7 +199,9 @@ def _fit_and_test(name: str, template: Estimator, view: History, store: ModelSto
         cutoff = min(since, now)
     fitted, past = fitted_as_of(template, view, cutoff)
     if not len(past):
-        return _Fit(problem="there is no finished row to fit it on")
+        if template.target == "demand":
+            return _Fit(problem="there is no finished row to fit it on")
+        return _Fit(lacks=what_lacks(template, view))
     test = asked(everything, cutoff)
     when = pd.to_datetime(past.X["ds" if template.target == "demand" else "submit_time"], utc=True)
     window = (when.min().isoformat(), cutoff.isoformat())
@@ -253,6 +264,8 @@ def _settled(
     retention: Retention | None,
     seed: int,
 ) -> Trained:
+    if fit.lacks:
+        return Trained(name, "nothing", fit.lacks)
     if fit.bundle is None:
         return Trained(name, "failed", fit.problem)
     before = store.champion(name)

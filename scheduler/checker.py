@@ -202,6 +202,9 @@ class _Board:
         inside = min(stop, self.steps)
         if inside > start:
             weight = self.weight_before[inside] - self.weight_before[start]
+            if weight < 1e-3 * self.weight_before[inside]:
+                # the difference of two like sums loses digits that a small weight needs
+                weight = float(self.weight[start:inside].sum())
             rate = self._rate(job, p)
             self.reward += job.priority * rate * weight
             self.work += rate * (inside - start)

@@ -10,19 +10,18 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def printable(text: str) -> str:
-    r"""Return a text on one line: its :data:`CONTROL` characters are escaped.
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text with its :data:`CONTROL` characters escaped, so on one line, but for those to ``keep``.
 
     Examples
     --------
     >>> printable("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'
     """
-    return CONTROL.sub(_escaped, text)
+    return CONTROL.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    mark = found.group()
+def _escaped(mark: str) -> str:
     return _SHORT.get(mark) or (f"\\x{ord(mark):02x}" if ord(mark) < 256 else f"\\u{ord(mark):04x}")
 
 

@@ -8,6 +8,7 @@ import typer
 from tidegrid.app.common import (
     BAD_INPUT,
     DONE,
+    MOST_AT_ONCE,
     REFUSED,
     JsonFlag,
     TimezoneOption,
@@ -17,6 +18,7 @@ from tidegrid.app.common import (
     say_synthetic,
     set_aside_json,
     table,
+    tell,
     tell_set_aside,
 )
 
@@ -74,7 +76,7 @@ def list_(json_: JsonFlag = False) -> None:
 @estimators.command("check", epilog="Example: `tidegrid estimators check recurring`")
 def check(
     name: Annotated[str, typer.Argument(help="The estimator's name, as `estimators list` shows it.")],
-    seed: Annotated[int, typer.Option(help="Seed of the made-up data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the made-up data.")] = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Check every promise of the contract on made-up data; exit code 1 where one is broken."""
@@ -108,9 +110,18 @@ def evaluate(
     by: Annotated[
         str | None, typer.Option("--by", help="Divide each one's rows: user, size or basis.")
     ] = None,
-    folds: Annotated[int, typer.Option(min=1, help="Refits.")] = 8,
-    share: Annotated[float, typer.Option(help="The share of the history, at its end, that is scored.")] = 0.5,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Fits to run at once.")] = 1,
+    folds: Annotated[int, typer.Option(min=1, max=1000, help="Refits.")] = 8,
+    share: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=0.999,
+            help="The share of the history, at its end, that is scored.",
+        ),
+    ] = 0.5,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
+    ] = 1,
     now: Annotated[str | None, typer.Option("--now", help="Use only what was known at this instant.")] = None,
     timezone: TimezoneOption = None,
     out: Annotated[
@@ -122,6 +133,7 @@ def evaluate(
     """Backtest the estimators on a site's history; each answer rests on nothing but what was known then."""
     from tidegrid.errors import InputError
     from tidegrid.files import make_folder
+    from tidegrid.pipeline.champions import calendar_of
     from tidegrid.pipeline.evaluate import Evaluation, evaluate
     from tidegrid.pipeline.site import Site
 
@@ -133,7 +145,7 @@ def evaluate(
             make_folder(out)
         step(f"backtesting on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
         found: Evaluation = evaluate(
-            read.history, only, folds=folds, share=share, jobs=jobs, timezone=read.cluster.timezone
+            read.history, only, folds=folds, share=share, jobs=jobs, **calendar_of(read.cluster)
         )
         files = _written(found, out) if out is not None else {}
     frame = found.table(by)  # type: ignore[arg-type]
@@ -141,13 +153,12 @@ def evaluate(
         records = frame.astype(object).where(frame.notna(), None).to_dict("records")
         told = {name: str(path) for name, path in files.items()}
         print_json(
-            {"table": records, "problems": list(found.problems), "files": told}
+            {"table": records, "problems": list(found.problems), "notes": list(read.notes), "files": told}
             | set_aside_json(read.set_aside)
         )
     else:
         _print(frame, read.cluster.synthetic)
-        for problem in found.problems:
-            say(problem)
+        tell([*read.notes, *found.problems])
         for name, path in files.items():
             say(f"{name}: {path}")
         tell_set_aside(read.set_aside)

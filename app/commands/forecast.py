@@ -6,7 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidegrid.app.common import JsonFlag, a_zone, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    MOST_AT_ONCE,
+    MOST_DAYS,
+    MOST_GPUS,
+    REFUSED,
+    JsonFlag,
+    a_country,
+    a_zone,
+    print_json,
+    progress,
+    say,
+    set_aside_json,
+    table,
+    tell,
+    tell_set_aside,
+)
 from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,9 +43,12 @@ Zone = Annotated[
     ),
 ]
 Country = Annotated[
-    str | None, typer.Option("--country", help="ISO 3166 code of the public holidays to use; default none.")
+    str | None,
+    typer.Option(
+        "--country", callback=a_country, help="ISO 3166 code of the public holidays to use; default none."
+    ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Series to learn at once.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to learn at once.")]
 
 
 class _Group(TyperGroup):
@@ -68,26 +87,43 @@ def forecast(
     country: Country = None,
     quantile: Annotated[
         float,
-        typer.Option("--quantile", min=0.01, max=0.99, help="Quantile of demand that GPUs are held for."),
+        typer.Option(
+            "--quantile",
+            min=0.01,
+            max=0.99,
+            help="Quantile of demand that GPUs are held for.",
+        ),
     ] = 0.9,
     units: Annotated[
-        float | None, typer.Option("--units-per-gpu-hour", help="Demand that one GPU serves in an hour.")
+        float | None,
+        typer.Option(
+            "--units-per-gpu-hour",
+            min=1e-9,
+            max=1e15,
+            help="Demand that one GPU serves in an hour.",
+        ),
     ] = None,
-    replica: Annotated[int, typer.Option("--gpus-per-replica", min=1, help="GPUs that serve together.")] = 1,
-    least: Annotated[int, typer.Option("--min-replicas", min=0, help="Replicas that always stay.")] = 0,
+    replica: Annotated[
+        int, typer.Option("--gpus-per-replica", min=1, max=MOST_GPUS, help="GPUs that serve together.")
+    ] = 1,
+    least: Annotated[
+        int, typer.Option("--min-replicas", min=0, max=MOST_GPUS, help="Replicas that always stay.")
+    ] = 0,
     load: Annotated[
-        float, typer.Option("--target-load", min=0.01, max=1.0, help="Part of the capacity to use.")
+        float,
+        typer.Option("--target-load", min=0.01, max=1.0, help="Part of the capacity to use."),
     ] = 1.0,
     cap: Annotated[
-        int | None, typer.Option("--swap-cap", min=0, help="GPUs that may come or go an hour.")
+        int | None, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs that may come or go an hour.")
     ] = None,
-    held: Annotated[int, typer.Option("--held", min=0, help="GPUs held now.")] = 0,
+    held: Annotated[int, typer.Option("--held", min=0, max=MOST_GPUS, help="GPUs held now.")] = 0,
     cluster: Annotated[
         Path | None,
         typer.Option(
             "--cluster",
             help="Cluster description (cluster.json, or a site's folder): its apps' capacity, swap caps (a step is "
-            "an hour here), held GPUs, and its time zone, in place of the options for them.",
+            "an hour here), held GPUs, time zone and public holidays, in place of the options for them. Where the "
+            "traffic is a site's folder, its own.",
         ),
     ] = None,
     out: Annotated[
@@ -100,7 +136,10 @@ def forecast(
     jobs: Jobs = 1,
     json_: JsonFlag = False,
 ) -> None:
-    """Forecast demand with its band, and the GPUs that it needs under the swap cap."""
+    """Forecast demand with its band, and the GPUs that it needs under the swap cap.
+
+    Rows that cannot be used are told and left out; the rest is forecast, and the exit code is 1.
+    """
     import pandas as pd
 
     from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
@@ -109,14 +148,26 @@ def forecast(
 
     check_outputs(out, picture)
     site = None
+    own = (units, replica, least, load, cap, held) != (None, 1, 0, 1.0, None, 0)
+    if cluster is None and (traffic / "cluster.json").is_file():
+        from tidegrid.data import read_cluster
+
+        site = read_cluster(traffic / "cluster.json")
     if cluster is not None:
-        if (units, replica, least, load, cap, held) != (None, 1, 0, 1.0, None, 0):
+        if own:
             raise InputError(
                 "is given together with capacity options",
                 field="--cluster",
                 fix="let either cluster.json or the options tell capacity, swap cap and GPUs held",
             )
         site = _cluster(cluster)
+    by_app = site is not None and bool(site.apps) and not own
+    if country is None and site is not None:
+        country, subdivision = site.country, site.subdivision
+    else:
+        subdivision = None
+    told: list[str] = []
+    aside: list[InputError] = []
     levels = tuple(sorted({0.025, 0.1, 0.5, 0.9, 0.975, quantile}))
     capacity = (
         None
@@ -124,18 +175,18 @@ def forecast(
         else Capacity(units, gpus_per_replica=replica, min_replicas=least, target_load=load)
     )
     with progress("reading traffic", quiet=json_) as step:
-        history = _history(traffic, series, timezone)
+        history = _history(traffic, series, timezone, told, aside)
         step(f"learning {history['series_id'].nunique()} series")
         X = history.rename(columns={"series_id": "unique_id", "timestamp": "ds"})
         zone = timezone or ("UTC" if site is None else site.timezone)
-        estimator, why = RealtimeEstimator(timezone=zone, country=country, n_jobs=jobs), ""
+        estimator, why = RealtimeEstimator(zone, country, subdivision, n_jobs=jobs), ""
         try:
             estimator.fit(X[["unique_id", "ds"]], X["value"])
         except InputError as error:
             why = str(error)
         rows = []
         ends = history.groupby(history["series_id"].astype(str))["timestamp"].max()
-        if site is not None:
+        if site is not None and by_app:
             # an app without traffic of its own is forecast from the others, from their last hour on
             wanted = list(
                 dict.fromkeys(app.series for app in site.apps if not series or app.series in series)
@@ -145,7 +196,8 @@ def forecast(
             ds = pd.date_range(last + pd.Timedelta(hours=1), periods=hours, freq="h")
             rows.append(pd.DataFrame({"unique_id": name, "ds": ds}))
         ahead = pd.concat(rows, ignore_index=True)
-        sure = SureDemand(None if why else estimator, lambda: history, site.apps if site else (), why)
+        apps = site.apps if site is not None and by_app else ()
+        sure = SureDemand(None if why else estimator, lambda: history, apps, why)
         quantiles, basis = sure.answer(ahead, levels)
         result = ahead.join(quantiles).assign(basis=basis)
         if capacity is not None:
@@ -155,28 +207,31 @@ def forecast(
                 for _, part in result.groupby("unique_id", sort=False)
             ]
             result["gpus_planned"] = pd.concat(curves)
-        if site is not None:
+        if site is not None and by_app:
             result = _by_app(site, result, quantile)
         report = pd.DataFrame() if why else estimator.report()
     named = result.rename(columns={level: f"q{level}" for level in levels})
     if out is not None:
         from tidegrid.files import writing
 
-        with writing(out) as aside:
-            named.to_csv(aside, index=False)
+        with writing(out) as part:
+            named.to_csv(part, index=False)
     if picture is not None:
         _draw(picture, history, result, levels)
-    notes = [event.text for event in sure.events()]
+    notes = [*told, *(event.text for event in sure.events())]
     if json_:
-        series_of = report.reset_index().to_dict("records")
-        print_json({"forecast": named.to_dict("records"), "series": series_of, "notes": notes})
-        return
-    _print(result, quantile)
-    for note in notes:
-        say(note, style="dim")
-    for path in (out, picture):
-        if path is not None:
-            say(f"wrote {path}")
+        print_json(
+            {"forecast": _records(named), "series": _records(report.reset_index()), "notes": notes}
+            | set_aside_json(aside)
+        )
+    else:
+        _print(result, quantile)
+        tell(notes)
+        for path in (out, picture):
+            if path is not None:
+                say(f"wrote {path}")
+        tell_set_aside(aside)
+    raise typer.Exit(REFUSED if aside else DONE)
 
 
 def backtest(
@@ -186,7 +241,7 @@ def backtest(
         int, typer.Option("--horizon", min=1, max=168, help="Hours ahead of each forecast.")
     ] = 24,
     last_days: Annotated[
-        int, typer.Option("--last-days", min=1, help="Days at the end that are scored.")
+        int, typer.Option("--last-days", min=1, max=MOST_DAYS, help="Days at the end that are scored.")
     ] = 7,
     timezone: Zone = None,
     country: Country = None,
@@ -201,8 +256,10 @@ def backtest(
     from tidegrid.files import check_outputs
 
     check_outputs(out)
+    told: list[str] = []
+    aside: list[InputError] = []
     with progress("reading traffic", quiet=json_) as step:
-        history = _history(traffic, series, timezone)
+        history = _history(traffic, series, timezone, told, aside)
         hourly = history.assign(hour=utc_hours(history["timestamp"]))[["series_id", "hour", "value"]]
         step("forecasting from past origins")
         plan = origins(hourly, horizon, last_days)
@@ -212,15 +269,15 @@ def backtest(
     if out is not None:
         from tidegrid.files import writing
 
-        with writing(out) as aside:
+        with writing(out) as part:
             named = forecasts.assign(
                 origin=instants(forecasts["origin"]).to_numpy(), hour=instants(forecasts["hour"]).to_numpy()
             )
-            named.to_csv(aside, index=False)
+            named.to_csv(part, index=False)
     if json_:
-        rows = measures.reset_index().astype(object).where(measures.reset_index().notna(), None)
-        print_json({"series": rows.to_dict("records"), "cpu_s": seconds})
-        return
+        found = {"series": _records(measures.reset_index()), "cpu_s": seconds, "notes": told}
+        print_json(found | set_aside_json(aside))
+        raise typer.Exit(REFUSED if aside else DONE)
     rows_text = [
         [str(key), *(_number(m[c]) for c in ("MASE", "sMAPE", "pinball", "MSIS")), _percent(m["cover80"]),
          _percent(m["cover95"]), _number(m["bias"])]
@@ -233,21 +290,33 @@ def backtest(
     )  # fmt: skip
     head = ["series", "MASE", "sMAPE", "pinball", "MSIS", "in 80 %", "in 95 %", "bias"]
     table(f"last {last_days} days, {horizon} h ahead, refitted at each origin", head, rows_text)
+    tell(told)
     if out is not None:
         say(f"wrote {out}")
+    tell_set_aside(aside)
+    raise typer.Exit(REFUSED if aside else DONE)
 
 
-def _history(traffic: Path, series: list[str] | None, timezone: str | None) -> Any:
+def _records(frame: Any) -> list[dict[str, Any]]:
+    """Return a frame's rows as JSON values, what is not finite as null."""
+    import numpy as np
+
+    plain = frame.replace([np.inf, -np.inf], np.nan)
+    return list(plain.astype(object).where(plain.notna(), None).to_dict("records"))
+
+
+def _history(
+    traffic: Path, series: list[str] | None, timezone: str | None, notes: list[str], aside: list[InputError]
+) -> Any:
     from tidegrid.data import read_traffic
+    from tidegrid.pipeline.site import table_of
 
     if traffic.is_dir():
-        found = [traffic / name for name in ("traffic.csv", "traffic.parquet") if (traffic / name).is_file()]
-        if not found:
-            raise InputError(
-                "holds no traffic.csv or traffic.parquet", file=traffic, fix="name the traffic file"
-            )
-        traffic = found[0]
-    history = read_traffic(traffic, timezone=timezone)
+        found = table_of(traffic, "traffic")
+        if found is None:
+            raise InputError("holds no traffic.csv", file=traffic, fix="name the traffic file")
+        traffic = found
+    history = read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside)
     if series:
         known = set(history["series_id"].astype(str))
         for name in series:
@@ -262,7 +331,6 @@ def _history(traffic: Path, series: list[str] | None, timezone: str | None) -> A
 
 def _cluster(path: Path) -> "Cluster":
     from tidegrid.data import read_cluster
-    from tidegrid.pipeline.demand import capacity_of
 
     path = path / "cluster.json" if path.is_dir() else path
     found = read_cluster(path)
@@ -270,11 +338,6 @@ def _cluster(path: Path) -> "Cluster":
         raise InputError(
             "holds no apps", file=path, field="apps", fix="name the apps whose GPUs are asked for"
         )
-    for app in found.apps:
-        try:
-            capacity_of(app)
-        except InputError as error:
-            raise error.in_file(path) from None
     return found
 
 
@@ -282,13 +345,13 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
     """Return the forecast of each app's series with the app's name and GPUs; apps may share a series."""
     import pandas as pd
 
-    from tidegrid.pipeline.demand import capacity_of, planned_gpus
+    from tidegrid.pipeline.demand import gpus_needed, planned_gpus
 
     parts = []
     for app in site.apps:
         part = result[result["unique_id"] == app.series].copy()
         if len(part):
-            need = capacity_of(app).gpus(part[quantile])
+            need = gpus_needed(app, part[quantile])
             part.insert(0, "app", app.id)
             held = len(set(app.held) - set(site.pool(app.pool).down))
             planned = planned_gpus([int(v) for v in need], app.swap_cap, held)

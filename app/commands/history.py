@@ -8,6 +8,7 @@ import typer
 
 from tidegrid.app.common import (
     BAD_INPUT,
+    MOST_DAYS,
     REFUSED,
     JsonFlag,
     SeedOption,
@@ -19,13 +20,13 @@ from tidegrid.app.common import (
     say,
     set_aside_json,
     table,
+    tell,
     tell_set_aside,
 )
+from tidegrid.errors import InputError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tidegrid.errors import InputError
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 TABLES = ("jobs", "requests", "running", "traffic")
@@ -48,10 +49,10 @@ def synth(
         Path | None, typer.Argument(help="Folder to write to; it is made where absent.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The same folder, as an option.")] = None,
-    days: Annotated[int, typer.Option("--days", help="Days of history.")] = 56,
-    gpus: Annotated[int, typer.Option("--gpus", help="GPUs of the cluster.")] = 64,
-    users: Annotated[int, typer.Option("--users", help="Users of the cluster.")] = 20,
-    queue: Annotated[int, typer.Option("--queue", help="Requests that wait.")] = 26,
+    days: Annotated[int, typer.Option("--days", min=7, max=MOST_DAYS, help="Days of history.")] = 56,
+    gpus: Annotated[int, typer.Option("--gpus", min=8, max=10_000, help="GPUs of the cluster.")] = 64,
+    users: Annotated[int, typer.Option("--users", min=4, max=10_000, help="Users of the cluster.")] = 20,
+    queue: Annotated[int, typer.Option("--queue", min=0, max=100_000, help="Requests that wait.")] = 26,
     now: Annotated[str | None, typer.Option("--now", help="When the history ends, with its zone.")] = None,
     timezone: Annotated[
         str, typer.Option("--timezone", callback=a_zone, help="IANA zone that people live by.")
@@ -65,7 +66,6 @@ def synth(
     """Make up a believable cluster's history, queue, running jobs and traffic; all of it is synthetic."""
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import NOW, check_replaceable
-    from tidegrid.errors import InputError
 
     target = folder or out
     if target is None or (folder is not None and out is not None and folder != out):
@@ -87,7 +87,7 @@ def synth(
         f"{len(sample.running)} running jobs on {sample.cluster.gpus} GPUs, as of {sample.now.isoformat()}"
     )
     for path in files.values():
-        typer.echo(path)
+        say(path)
 
 
 @history.command(
@@ -199,9 +199,8 @@ def import_(
             | set_aside_json(aside)
         )
     else:
-        for note in notes:
-            typer.echo(note)
-        typer.echo(f"{out}: {told}")
+        tell(notes)
+        say(f"{out}: {told}")
         tell_set_aside(aside)
     if aside:
         raise typer.Exit(REFUSED)
@@ -226,7 +225,6 @@ def check(
 
     Rows that cannot be used give exit code 1: every command goes on without them. A file that cannot be read gives 2.
     """
-    from tidegrid.errors import InputError
 
     if not path.exists():
         raise InputError(
@@ -250,12 +248,11 @@ def check(
     else:
         if checked:
             table("", ["file", "holds"], [[c["file"], c["summary"]] for c in checked], left=2)
-        for note in notes:
-            typer.echo(note)
+        tell(notes)
         if not problems:
             say("no problem found")
     for problem in () if json_ else problems:
-        sys.stderr.write(f"error: {problem}\n")
+        sys.stderr.write(f"error: {printable(problem)}\n")
     if problems:
         raise typer.Exit(BAD_INPUT if unreadable else REFUSED)
 
@@ -264,7 +261,6 @@ def _check_folder(
     folder: Path, timezone: str | None, quiet: bool
 ) -> tuple[list[dict[str, Any]], list[str], list[str], bool]:
     from tidegrid.data.checks import check_together
-    from tidegrid.errors import InputError
 
     checked: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -339,7 +335,6 @@ def _check_file(
 
 
 def _known_table(what: str) -> None:
-    from tidegrid.errors import InputError
 
     if what not in TABLES:
         raise InputError(f"{what!r} is unknown", field="--table", fix=f"use one of {', '.join(TABLES)}")
@@ -347,7 +342,6 @@ def _known_table(what: str) -> None:
 
 def _only_its_own(what: str, given: list[str]) -> None:
     """Refuse options that reading another table takes."""
-    from tidegrid.errors import InputError
 
     own = {
         "jobs": ("--format", "--kind", "--start", "--nodes", "--append"),

@@ -115,10 +115,11 @@ def verify(
 def prune(
     store: Store,
     name: Annotated[str | None, typer.Argument(help="Only this estimator.")] = None,
-    ancestors: Annotated[int, typer.Option(min=0, help="Earlier champions to keep.")] = 3,
-    challengers: Annotated[int, typer.Option(min=0, help="Other versions to keep.")] = 3,
+    ancestors: Annotated[int, typer.Option(min=0, max=1_000_000, help="Earlier champions to keep.")] = 3,
+    challengers: Annotated[int, typer.Option(min=0, max=1_000_000, help="Other versions to keep.")] = 3,
     max_mb: Annotated[
-        float | None, typer.Option("--max-mb", min=0, help="Size of one estimator's folder to stay under.")
+        float | None,
+        typer.Option("--max-mb", min=0, max=1e9, help="Size of one estimator's folder to stay under."),
     ] = None,
     at: At = None,
     json_: JsonFlag = False,
@@ -162,8 +163,12 @@ def _known(store: "ModelStore", name: str | None) -> str | None:
 def _instant(at: str | None) -> str:
     from datetime import UTC, datetime
 
+    from tidegrid.data import as_instant
+
+    if at is not None:
+        return as_instant(at, field="--at").isoformat()
     # a person's decision is recorded when it is made; nothing is decided by this clock
-    return at if at is not None else datetime.now(UTC).replace(microsecond=0).isoformat()
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
 
 
 def _record(version: "Version") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegrid.app.common import (
+    DAY_SECONDS,
     DONE,
     REFUSED,
     JsonFlag,
@@ -45,7 +46,13 @@ def plan(
     ] = None,
     mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=0.0,
+            max=DAY_SECONDS,
+            help="Seconds; mode full alone takes it.",
+        ),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegrid.app.common import (
+    DAY_SECONDS,
     DONE,
     REFUSED,
     JsonFlag,
@@ -33,7 +34,12 @@ Modes = Annotated[
 Report = Annotated[Path | None, typer.Option("--report", help="Also write one HTML file with pictures.")]
 TimeLimit = Annotated[
     float,
-    typer.Option("--time-limit", min=0.0, help="Seconds for mode full, and again for the proven bound."),
+    typer.Option(
+        "--time-limit",
+        min=0.0,
+        max=DAY_SECONDS,
+        help="Seconds for mode full, and again for the proven bound.",
+    ),
 ]
 Timezone = Annotated[
     str | None,
@@ -57,7 +63,13 @@ def solve(
     ] = "fast",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan to this file.")] = None,
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=0.0,
+            max=DAY_SECONDS,
+            help="Seconds; mode full alone takes it.",
+        ),
     ] = None,
     timezone: Timezone = None,
     seed: SeedOption = 0,
@@ -129,7 +141,7 @@ def _print_solver(plan: "Plan") -> None:
     status, gap = solver["status"], f"{100 * solver['gap']:.2f} %"
     say(f"proven bound of the objective: {solver['bound']:.1f}, which no legal plan exceeds")
     if status == "optimal":
-        say("gap 0.00 %: no plan is better than this one (optimal)")
+        say(f"gap {100 * max(0.0, solver['gap']):.2g} %: no plan is better than this one (optimal)")
     else:
         say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):
@@ -236,7 +248,9 @@ def compare(
     problem_file: ProblemFile,
     mode: Modes = None,
     time_limit: TimeLimit = 5.0,
-    repeats: Annotated[int, typer.Option("--repeats", min=0, help="Timed runs of each mode.")] = 5,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=0, max=10_000, help="Timed runs of each mode.")
+    ] = 5,
     report: Report = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
@@ -298,7 +312,9 @@ def bench(
     scenario: Annotated[list[str] | None, typer.Argument(help="Scenarios; all seven without one.")] = None,
     mode: Modes = None,
     time_limit: TimeLimit = 5.0,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed runs of each mode.")] = 21,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, max=10_000, help="Timed runs of each mode.")
+    ] = 21,
     race: Annotated[
         bool, typer.Option("--race/--no-race", help="Time CP-SAT to the fast plan's objective.")
     ] = True,

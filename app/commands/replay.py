@@ -8,7 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegrid.app.common import JsonFlag, SeedOption, TraceZoneOption, print_json, progress, say, table
+from tidegrid.app.common import (
+    DONE,
+    MOST_AT_ONCE,
+    MOST_DAYS,
+    MOST_GPUS,
+    MOST_NODE,
+    REFUSED,
+    JsonFlag,
+    SeedOption,
+    TraceZoneOption,
+    a_country,
+    print_json,
+    progress,
+    say,
+    set_aside_json,
+    table,
+    tell,
+    tell_set_aside,
+)
 from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     trace: Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")],
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs of the cluster.")],
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")],
     traffic: Annotated[
         Path | None, typer.Option("--traffic", help="Hourly traffic, repeated as needed.")
     ] = None,
@@ -40,14 +58,16 @@ def replay(
         list[str] | None, typer.Option("--policy", help="A policy; may be given several times.")
     ] = None,
     days: Annotated[
-        float | None, typer.Option("--days", min=0.1, help="Only so many days of the trace.")
+        float | None,
+        typer.Option("--days", min=0.1, max=MOST_DAYS, help="Only so many days of the trace."),
     ] = None,
     skip_days: Annotated[
-        int, typer.Option("--skip-days", min=0, help="Leave out the trace's first days.")
+        int, typer.Option("--skip-days", min=0, max=MOST_DAYS, help="Leave out the trace's first days.")
     ] = 0,
-    node_size: Annotated[int, typer.Option("--node-size", min=1, help="GPUs of a node.")] = 8,
+    node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
     share: Annotated[
-        float, typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs.")
+        float,
+        typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs."),
     ] = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
     knobs: Annotated[
@@ -57,11 +77,20 @@ def replay(
         list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
     ] = None,
     timezone: TraceZoneOption = "UTC",
+    country: Annotated[
+        str | None,
+        typer.Option(
+            "--country", callback=a_country, help="ISO 3166 code of the public holidays; default none."
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")
     ] = None,
     day: Annotated[
-        int | None, typer.Option("--grid-day", min=1, help="The day whose GPUs the report shows one by one.")
+        int | None,
+        typer.Option(
+            "--grid-day", min=1, max=MOST_DAYS, help="The day whose GPUs the report shows one by one."
+        ),
     ] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Search the planner's parameters, instead of comparing policies.")
@@ -73,12 +102,15 @@ def replay(
         ),
     ] = None,
     unmet: Annotated[
-        float, typer.Option("--unmet", min=0.0, max=1.0, help="With --tune, the unmet share that is wanted.")
+        float,
+        typer.Option("--unmet", min=0.0, max=1.0, help="With --tune, the unmet share that is wanted."),
     ] = 0.02,
     out: Annotated[
         Path | None, typer.Option("--out", help="With --tune, write the best knobs here, for --knobs.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Replays to play at once.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Replays to play at once.")
+    ] = 1,
     backend: Annotated[
         str | None,
         typer.Option("--backend", help="A joblib backend, such as dask, instead of processes here."),
@@ -116,6 +148,8 @@ def replay(
     grid = dict(_values(text, "--try") for text in tries or []) or None
     check_grid(grid or {})
     check_outputs(report, out)
+    notes: list[str] = []
+    aside: list[InputError] = []
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
         world = world_from_traces(
             trace,
@@ -127,8 +161,12 @@ def replay(
             days=days,
             skip_days=skip_days,
             timezone=timezone,
+            country=country,
             seed=seed,
+            notes=notes,
+            set_aside=aside,
         )
+        left_out = _left_out(world, gpus)
         if day is not None and (day - 1) * 86400.0 >= world.end_s:
             last = math.ceil(world.end_s / 86400.0)
             raise InputError(f"the replay has no day {day}", field="--grid-day", fix=f"give 1 to {last}")
@@ -145,8 +183,22 @@ def replay(
                 tried.append(row)
                 step(f"{what}: {len(tried)} settings tried")
 
-            _tune(world, name, policy, options, grid, unmet, out, jobs, backend, json_, told)
-            return
+            _tune(
+                world,
+                name,
+                policy,
+                options,
+                grid,
+                unmet,
+                out,
+                jobs,
+                backend,
+                json_,
+                told,
+                [*notes, *left_out],
+                aside,
+            )
+            raise typer.Exit(REFUSED if aside else DONE)
         names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
         what = f"playing {len(world.jobs):,} jobs against {', '.join(names)}"
         step(what)
@@ -164,14 +216,24 @@ def replay(
                 "world": world.digest(),
                 "left_out": world.left_out,
                 "policies": {r.policy: _details(world, r) for r in results},
+                "notes": notes,
             }
+            | set_aside_json(aside)
         )
-        return
-    _table(results)
-    if world.left_out:
-        say(f"{world.left_out:,} jobs of the trace were left out: without an end, or wider than {gpus} GPUs.")
-    if report:
-        say(f"report: {report}")
+    else:
+        _table(results)
+        tell([*left_out, *notes])
+        if report:
+            say(f"report: {report}")
+        tell_set_aside(aside)
+    raise typer.Exit(REFUSED if aside else DONE)
+
+
+def _left_out(world: "World", gpus: int) -> list[str]:
+    count = world.left_out
+    if not count:
+        return []
+    return [f"{count:,} jobs of the trace were left out: without an end, or wider than {gpus} GPUs"]
 
 
 @contextmanager
@@ -270,6 +332,8 @@ def _tune(
     backend: str | None,
     json_: bool,
     each: Callable[[dict[str, Any]], None],
+    notes: Sequence[str],
+    aside: Sequence[InputError],
 ) -> None:
     from tidegrid.files import write_json
     from tidegrid.pipeline.replay.tuning import tune
@@ -282,7 +346,8 @@ def _tune(
         write_json(out, found.policy.model_dump() | found.options)
     if json_:
         rows = found.table.to_dict(orient="records")
-        print_json({"world": world.digest(), "best": found.best, "within": found.within, "settings": rows})
+        best = {"world": world.digest(), "best": found.best, "within": found.within, "settings": rows}
+        print_json(best | {"notes": list(notes)} | set_aside_json(aside))
         return
     shares, counts = ("value_share", "unmet_share", "utilization"), ("value", "plans")
     columns = [c for c in found.table.columns if c != "best"]
@@ -300,6 +365,8 @@ def _tune(
     say("best: " + " ".join(f"--set {knob}={value:g}" for knob, value in found.best.items()))
     if not found.within:
         say(f"No setting keeps unmet realtime within {100 * unmet:g} %: the best is the one with the least.")
+    tell(notes)
+    tell_set_aside(aside)
 
 
 def _values(text: str, option: str) -> tuple[str, list[float]]:

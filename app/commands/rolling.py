@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegrid.app.common import (
+    DAY_SECONDS,
     DONE,
+    MOST_DAYS,
     REFUSED,
     JsonFlag,
     SeedOption,
@@ -22,6 +24,7 @@ from tidegrid.app.common import (
     say,
     say_synthetic,
     table,
+    tell,
 )
 from tidegrid.zones import zone_of
 
@@ -69,27 +72,44 @@ def tick(
     ] = None,
     mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", min=0.0, help="Seconds; mode full alone takes it.")
+        float | None,
+        typer.Option(
+            "--time-limit",
+            min=0.0,
+            max=DAY_SECONDS,
+            help="Seconds; mode full alone takes it.",
+        ),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
     ] = None,
     refit_hours: Annotated[
-        float, typer.Option("--refit-hours", min=0, help="How often champions are challenged; 0 for never.")
+        float,
+        typer.Option(
+            "--refit-hours",
+            min=0,
+            max=24.0 * MOST_DAYS,
+            help="How often champions are challenged; 0 for never.",
+        ),
     ] = 168.0,
     timezone: TimezoneOption = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
+    from tidegrid.data import as_instant
     from tidegrid.files import check_outputs, make_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.control import Settings
     from tidegrid.pipeline.control import tick as run_tick
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.rolling import StateStore
+    from tidegrid.pipeline.site import Site
 
     check_time_limit(mode, time_limit)
+    as_instant(now, field="now")
+    if not site.is_dir():
+        Site.read(site)  # it is refused by name before a state is made
     check_outputs(out)
     settings = Settings(
         policy=Policy.read(policy) if policy else Policy(),
@@ -102,9 +122,7 @@ def tick(
     opened = StateStore(state)
     before = opened.last()
     with progress("ticking", quiet=json_) as step:
-        models = store or site / "models"
-        if site.is_dir():
-            make_folder(models)
+        models = make_folder(store or site / "models")
         commit = run_tick(
             opened, site, now, settings, models=ModelStore(models), out=out or site / "commit.json", step=step
         )
@@ -117,7 +135,7 @@ def tick(
         print_json(document)
     else:
         _print_commit(document)
-    raise typer.Exit(REFUSED if document["refused"] else DONE)
+    raise typer.Exit(REFUSED if document["refused"] or document.get("set_aside") else DONE)
 
 
 @rolling.command("show", epilog="Example: `tidegrid rolling show --state my-site/state.db`")
@@ -157,7 +175,9 @@ def show(state: Kept, json_: JsonFlag = False) -> None:
 @rolling.command("history", epilog="Example: `tidegrid rolling history --state my-site/state.db --last 24`")
 def history(
     state: Kept,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, help="How many ticks to show.")] = 24,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=1, max=1_000_000, help="How many ticks to show.")
+    ] = 24,
     events: Annotated[bool, typer.Option("--events", help="Show what surprised instead.")] = False,
     json_: JsonFlag = False,
 ) -> None:
@@ -176,20 +196,28 @@ def history(
                 }
             )
             return
-        table("", ["tick at", "kind", "what"], [[n, e.kind, e.text] for n, e in found], left=3)
+        zone = documents[-1].get("timezone", "UTC") if documents else "UTC"
+        rows = [[_local(n, zone), e.kind, _local(e.text, zone)] for n, e in found]
+        table(f"times in {zone}", ["tick at", "kind", "what"], rows, left=3)
         return
     if json_:
         print_json({"ticks": documents})
         return
+    zone = documents[-1].get("timezone", "UTC") if documents else "UTC"
     rows = [
         [
-            str(d["tick"]), d["now"], str(len(d["start"])), str(d["running"]), str(len(d["waiting"])),
+            str(d["tick"]), _local(d["now"], zone), str(len(d["start"])), str(d["running"]), str(len(d["waiting"])),
             ", ".join(f"{a['app']} {len(a['gpus'])}" for a in d["apps"]), str(len(d["events"])),
             d["plan_sha256"][:12],
         ]
         for d in documents
     ]  # fmt: skip
-    table("", ["tick", "now", "started", "ran", "waiting", "GPUs of apps", "events", "plan"], rows, left=2)
+    table(
+        f"times in {zone}",
+        ["tick", "now", "started", "ran", "waiting", "GPUs of apps", "events", "plan"],
+        rows,
+        left=2,
+    )
 
 
 def _open(state: str) -> "StateStore":
@@ -231,8 +259,7 @@ def _print_commit(document: dict[str, Any]) -> None:
         say(f"coverage risk: and {len(risks) - 5} more; --json lists all")
     for risk in document.get("deadlines", []):
         say(f"deadline at risk: {risk}")
-    for note in document["notes"]:
-        say(note, style="dim")
+    tell(_local(note, zone) for note in document["notes"])
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")

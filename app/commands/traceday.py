@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from tidegrid.app.commands.history import history
-from tidegrid.app.common import JsonFlag, SeedOption, TraceZoneOption, print_json, progress, say
+from tidegrid.app.common import (
+    DONE,
+    MOST_GPUS,
+    MOST_NODE,
+    REFUSED,
+    JsonFlag,
+    SeedOption,
+    TraceZoneOption,
+    print_json,
+    progress,
+    say,
+    set_aside_json,
+    tell,
+    tell_set_aside,
+)
 
 EXAMPLE = (
     "Example: `tidegrid history day trace.csv.gz 2020-06-10 --traffic traffic.csv.gz --gpus 64 --out my-day`, "
@@ -30,13 +44,18 @@ def day(
         list[str] | None,
         typer.Option("--series", help="A traffic series to use, one app each; default: the longest."),
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="GPUs of the cluster.")] = 64,
-    node_size: Annotated[int, typer.Option("--node-size", min=1, help="GPUs of a node.")] = 8,
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")] = 64,
+    node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
     share: Annotated[
-        float, typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs.")
+        float,
+        typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs."),
     ] = 0.25,
-    swap_cap: Annotated[int, typer.Option("--swap-cap", min=0, help="GPUs an app may swap in a step.")] = 4,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many requests.")] = None,
+    swap_cap: Annotated[
+        int, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs an app may swap in a step.")
+    ] = 4,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=1_000_000, help="At most so many requests.")
+    ] = None,
     timezone: TraceZoneOption = "UTC",
     force: Annotated[
         bool, typer.Option("--force", help="Write to a folder that holds a site; its files are replaced.")
@@ -45,13 +64,18 @@ def day(
     json_: JsonFlag = False,
 ) -> None:
     """Make a site of traces: a day's submissions wait, the days before are history, traffic is realtime."""
+    from tidegrid.data import as_instant
+    from tidegrid.errors import InputError
     from tidegrid.files import make_folder
     from tidegrid.pipeline.site import Site
     from tidegrid.pipeline.tracesite import site_from_traces
 
+    as_instant(f"{date}T00:00:00Z", field="DATE")
     make_folder(out)
     if not force:
         Site.check_free(out, "name another folder, or replace the site with --force")
+    notes: list[str] = []
+    aside: list[InputError] = []
     with progress(f"reading {trace}", quiet=json_):
         site = site_from_traces(
             trace,
@@ -65,6 +89,8 @@ def day(
             limit=limit,
             timezone=timezone,
             seed=seed,
+            notes=notes,
+            set_aside=aside,
         )
         site.write(out)
     told = {
@@ -75,9 +101,12 @@ def day(
         "apps": len(site.cluster.apps),
     }
     if json_:
-        print_json(told)
+        print_json(told | {"notes": notes} | set_aside_json(aside))
     else:
         say(
             f"{out}: {told['requests']} requests, {told['history']:,} past jobs, {told['apps']} apps, "
             f"as of {told['now']}; priorities are drawn by user, no trace carries them"
         )
+        tell(notes)
+        tell_set_aside(aside)
+    raise typer.Exit(REFUSED if aside else DONE)

@@ -7,6 +7,7 @@ import typer
 
 from tidegrid.app.common import (
     DONE,
+    MOST_AT_ONCE,
     REFUSED,
     JsonFlag,
     TimezoneOption,
@@ -16,6 +17,7 @@ from tidegrid.app.common import (
     say,
     set_aside_json,
     table,
+    tell,
     tell_set_aside,
 )
 
@@ -35,13 +37,16 @@ def train(
         list[str] | None,
         typer.Option("--only", help="Train only this estimator; may be given several times."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Fits to run at once.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
+    ] = 1,
     now: Annotated[str | None, typer.Option("--now", help="Train on what was known at this instant.")] = None,
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
     """Fit the estimators on a site's history; a better one than the champion takes its place."""
     from tidegrid.app.flow import train_site
+    from tidegrid.pipeline.champions import lacks
     from tidegrid.pipeline.site import Site
 
     with progress("reading the history", quiet=json_) as step:
@@ -49,12 +54,15 @@ def train(
         step(f"training on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
         trained = train_site(read, store or site / "models", only=only, jobs=jobs)
     if json_:
-        print_json({"trained": trained} | set_aside_json(read.set_aside))
+        print_json({"trained": trained, "notes": list(read.notes)} | set_aside_json(read.set_aside))
         raise typer.Exit(REFUSED if read.set_aside else DONE)
     rows = [
-        [r["estimator"], r["version"] or "–", str(r["rows"]), r["decision"], r["reason"]] for r in trained
+        [r["estimator"], r["version"] or "–", str(r["rows"]), r["decision"], r["reason"]]
+        for r in trained
+        if r["decision"] != "nothing"
     ]
     table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
+    tell([*read.notes, *lacks({r["estimator"]: r["reason"] for r in trained if r["decision"] == "nothing"})])
     tell_set_aside(read.set_aside)
     raise typer.Exit(REFUSED if read.set_aside else DONE)
 
@@ -97,7 +105,7 @@ def predict(
         fitted, notes = estimators_for(read, store or site / "models", step)
         if explain is not None:
             text = explain_job(read, fitted, explain)
-        notes = [*notes, *nothing_waits(read)]
+        notes = [*read.notes, *nothing_waits(read), *notes]
         estimates = estimate_jobs(read.requests, read.cluster, fitted)
         frame = estimates.table()
         if out is not None:
@@ -112,8 +120,6 @@ def predict(
             | set_aside_json(read.set_aside)
         )
     else:
-        for note in notes:
-            say(note, style="dim")
         rows = [
             [
                 str(r["job_id"]), str(r["pool"]), str(r["gpus"]),
@@ -126,5 +132,6 @@ def predict(
         table("", columns, rows)
         for r in refused:
             say(f"refused: {r['job_id']}: {r['reason']}")
+        tell(notes)
         tell_set_aside(read.set_aside)
     raise typer.Exit(REFUSED if refused or read.set_aside else DONE)

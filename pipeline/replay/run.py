@@ -154,7 +154,7 @@ def forecaster_of(world: World, durations: str = "forecast", demand: str = "fore
     if not world.apps:
         names = [name for name in names if name != "realtime"]
     if names:
-        answers = fit_all(history, names, timezone=world.timezone)
+        answers = fit_all(history, names, timezone=world.timezone, country=world.country)
     if durations != "forecast":
         answers["recurring"] = PerfectDurations(world) if durations == "perfect" else MedianDurations()
     if demand != "forecast" and world.apps:

@@ -1,16 +1,22 @@
 """A decision as JSON values: what starts, the apps' moves, what each job is told, and what it all rested on."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from tidegrid.errors import InputError
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND
 from tidegrid.pipeline.problem import is_down
 from tidegrid.pipeline.records import WAITING, Hold, Watched, iso
+
+MOST_TOLD = 20
+"""The rows set aside that a commit tells one by one."""
 
 
 def decided(decision: Decision) -> dict[str, Any]:
@@ -57,6 +63,17 @@ def decided(decision: Decision) -> dict[str, Any]:
         "unmet_gpu_steps": decision.unmet,
         "deadlines": decision.deadlines,
     }
+
+
+def aside_notes(aside: Sequence[InputError]) -> list[str]:
+    """Return a line for each row that was set aside, without the folder, of which a commit does not depend."""
+    lines = []
+    for problem in aside[:MOST_TOLD]:
+        told = problem if problem.file is None else problem.in_file(Path(problem.file).name)
+        lines.append(f"set aside: {told}")
+    if len(aside) > MOST_TOLD:
+        lines.append(f"set aside: and {len(aside) - MOST_TOLD:,} more; history check tells each")
+    return lines
 
 
 def holds_of(decision: Decision) -> list[Hold]:

@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidegrid.errors import InputError
+from tidegrid.files import regular_file
 from tidegrid.pipeline.records import Changes, Event, Hold, Hour, Outcome, Unmet, Watched
+from tidegrid.pipeline.rolling.checked import check_document, record_of
 from tidegrid.scheduler import StalePlanError
 
 SCHEMA = "2"
@@ -114,6 +116,15 @@ class Commit:
         return dict(json.loads(self.text))
 
 
+@dataclass(frozen=True)
+class _Numbered:
+    """What each row that belongs to a tick holds beside its record."""
+
+    tick: int
+    number: int
+    now: str
+
+
 class StateStore:
     """Commits, plans, the forecasts that they rested on, outcomes, and the jobs under watch.
 
@@ -131,10 +142,12 @@ class StateStore:
     def __init__(self, where: str | Path) -> None:
         text = str(where)
         self.where = text.split("@")[-1] if "://" in text else text
+        if "://" not in text and Path(text).exists():
+            regular_file(text)
         url = text if "://" in text else f"sqlite:///{text}"
         try:
             self.engine = sa.create_engine(url, connect_args=_connect_args(url))
-        except (sa.exc.ArgumentError, ImportError) as error:
+        except (sa.exc.ArgumentError, ImportError, ValueError) as error:
             raise InputError(
                 f"cannot be opened ({error})",
                 file=self.where,
@@ -191,7 +204,7 @@ class StateStore:
         """Return the commit that answers an input, None where there is none."""
         with self._reading() as db:
             row = db.execute(_COMMITS.select().where(_COMMITS.c.input_key == input_key)).first()
-        return None if row is None else Commit(*row)
+        return None if row is None else self._commit(row)
 
     def commits(self, limit: int | None = None) -> list[Commit]:
         """Return the last ``limit`` commits (all where absent), the oldest first."""
@@ -199,7 +212,16 @@ class StateStore:
 
     def _commits(self, order: Any, limit: int | None) -> list[Commit]:
         with self._reading() as db:
-            return [Commit(*row) for row in db.execute(_COMMITS.select().order_by(order).limit(limit))]
+            rows = [*db.execute(_COMMITS.select().order_by(order).limit(limit))]
+        return [self._commit(row) for row in rows]
+
+    def _commit(self, row: sa.Row[Any]) -> Commit:
+        values = {**row._mapping, "text": row.document}
+        del values["document"]
+        number = row.tick if isinstance(row.tick, int) else 0
+        found = record_of(Commit, values, self.where, _COMMITS.name, number)
+        check_document(found.text, self.where, number)
+        return found
 
     def plan(self, tick: int) -> dict[str, Any] | None:
         """Return ``problem``, ``plan`` and ``forecast`` of a tick, None where they are no longer kept."""
@@ -207,7 +229,15 @@ class StateStore:
             row = db.execute(_PLANS.select().where(_PLANS.c.tick == tick)).first()
         if row is None:
             return None
-        return {name: _unpacked(getattr(row, name)) for name in ("problem", "plan", "forecast")}
+        try:
+            return {name: _unpacked(getattr(row, name)) for name in ("problem", "plan", "forecast")}
+        except (zlib.error, ValueError, TypeError) as error:
+            raise self.damaged(tick, str(error)) from None
+
+    def damaged(self, tick: int, why: str) -> InputError:
+        """Return the error of a tick's plan that cannot be used."""
+        fix = "restore the state from a copy, or name another"
+        return InputError(f"is damaged ({why})", file=f"{self.where}, {_PLANS.name}", row=tick, fix=fix)
 
     def watched(self) -> dict[str, Watched]:
         """Return the jobs under watch by id."""
@@ -296,14 +326,24 @@ class StateStore:
         chosen = table.select().order_by(*order)
         with self._reading() as db:
             rows = db.execute(chosen if where is None else chosen.where(where))
-            return [record(**row._mapping) for row in rows]
+            found = [dict(row._mapping) for row in rows]
+        return [
+            record_of(record, values, self.where, table.name, number)
+            for number, values in enumerate(found, 1)
+        ]
 
     def _ticked(self, table: sa.Table, record: type[Record], since: str = "") -> list[tuple[str, Record]]:
         chosen = table.select().where(table.c.now >= since).order_by(table.c.tick, table.c.number)
         with self._reading() as db:
             rows = db.execute(chosen).mappings()
             names = [field.name for field in fields(record)]  # type: ignore[arg-type]
-            return [(row["now"], record(**{name: row[name] for name in names})) for row in rows]
+            found = [dict(row) for row in rows]
+        out = []
+        for number, row in enumerate(found, 1):
+            one = record_of(record, {name: row[name] for name in names}, self.where, table.name, number)
+            at = {name: row[name] for name in ("tick", "number", "now")}
+            out.append((record_of(_Numbered, at, self.where, table.name, number).now, one))
+        return out
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -311,12 +351,14 @@ class StateStore:
             with self.engine.begin() as db:
                 yield db
         except sa.exc.DBAPIError as error:
-            raise self._unusable(error) from None
+            raise self._unusable(str(error.orig)) from None
+        except (sa.exc.SQLAlchemyError, OverflowError, UnicodeError) as error:
+            raise self._unusable(str(error)) from None
 
     _reading = _transaction
 
-    def _unusable(self, error: sa.exc.DBAPIError) -> InputError:
-        said = " ".join(str(error.orig).split()).rstrip(".")
+    def _unusable(self, why: str) -> InputError:
+        said = " ".join(why.split()).rstrip(".")
         return InputError(
             f"cannot be used ({said})",
             file=self.where,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegrid.data import History
+from tidegrid.errors import InputError
 from tidegrid.pipeline.state import State
 
 
@@ -24,8 +25,14 @@ class Reading:
         What has become known since the reading before: ended jobs, and hours of traffic.
     history
         Returns all that is known.
+    set_aside
+        Rows that cannot be used, one error each: the rest was read.
+    notes
+        What was worked out or left out in reading, one line each.
     """
 
     state: State
     news: History
     history: Callable[[], History]
+    set_aside: tuple[InputError, ...] = ()
+    notes: tuple[str, ...] = ()

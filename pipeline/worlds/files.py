@@ -1,13 +1,14 @@
 """A site's folder as a world."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pandas as pd
 
 from tidegrid.data import History
 from tidegrid.errors import InputError
-from tidegrid.files import write_text
+from tidegrid.files import regular_file, write_text
 from tidegrid.pipeline.site import FILES, Site
 from tidegrid.pipeline.worlds import Reading
 
@@ -56,7 +57,7 @@ def reading_of(site: Site, since: pd.Timestamp | None = None) -> Reading:
         news = History(
             jobs, traffic[(traffic["timestamp"] + HOUR > since).to_numpy()], checked=True, instant=site.now
         )
-    return Reading(site.state(), news, lambda: history)
+    return Reading(site.state(), news, lambda: history, site.set_aside, site.notes)
 
 
 def site_version(folder: str | Path) -> str:
@@ -64,10 +65,11 @@ def site_version(folder: str | Path) -> str:
     total = hashlib.sha256()
     for name in FILES:
         path = Path(folder) / name
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             continue
+        try:
+            # a pipe or a device may never end
+            content = regular_file(path).read_bytes()
         except OSError as error:
             raise InputError(
                 f"cannot be read ({error.strerror})", file=path, fix="name a readable file"

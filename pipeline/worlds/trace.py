@@ -93,6 +93,8 @@ class World:
         The IANA zone of the local week.
     outages
         GPUs that fail.
+    country
+        ISO 3166 code of the public holidays that demand follows; None for none.
     """
 
     start: pd.Timestamp
@@ -109,6 +111,7 @@ class World:
     left_out: int = 0
     timezone: str = "UTC"
     outages: tuple[Outage, ...] = ()
+    country: str | None = None
 
     @property
     def hours(self) -> int:
@@ -159,7 +162,10 @@ def world_from_traces(
     days: float | None = None,
     skip_days: int = 0,
     timezone: str = "UTC",
+    country: str | None = None,
     seed: int = 0,
+    notes: list[str] | None = None,
+    set_aside: list[InputError] | None = None,
 ) -> World:
     """Make a world from a job trace and hourly traffic.
 
@@ -188,15 +194,25 @@ def world_from_traces(
         Leave out the first days of the trace and of the traffic, to tune on one part and score on another.
     timezone
         The zone of times in the traces that carry none.
+    country
+        ISO 3166 code of the public holidays that demand follows; None for none.
     seed
         Seeds the users' priorities (see :func:`tidegrid.pipeline.tracesite.user_priority`).
+    notes
+        Appended to: what was worked out or left out in reading.
+    set_aside
+        Appended to: rows that cannot be used, one error each; where absent, the first of them raises.
 
     Raises
     ------
     InputError
         A file is not usable, a series is unknown, no job fits the pool, or none is left.
     """
-    table = jobs if isinstance(jobs, pd.DataFrame) else read_jobs(jobs, timezone=timezone)
+    table = (
+        jobs
+        if isinstance(jobs, pd.DataFrame)
+        else read_jobs(jobs, timezone=timezone, notes=notes, set_aside=set_aside)
+    )
     everything = len(table)
     table = table[(table["status"] != "running") & (block_size(table["gpus"]) <= gpus)]
     left_out = everything - len(table)
@@ -228,16 +244,24 @@ def world_from_traces(
         apps=()
         if traffic is None
         else _apps(
-            traffic, series, gpus, realtime_share, swap_cap, realtime_priority, hours, skip_days, timezone
+            read_traffic(traffic, timezone=timezone, notes=notes, set_aside=set_aside),
+            series,
+            gpus,
+            realtime_share,
+            swap_cap,
+            realtime_priority,
+            hours,
+            skip_days,
         ),
         end_s=end,
         left_out=left_out,
         timezone=timezone,
+        country=country,
     )
 
 
 def _apps(
-    traffic: str | Path,
+    table: pd.DataFrame,
     series: Sequence[str],
     gpus: int,
     share: float,
@@ -245,9 +269,7 @@ def _apps(
     priority: int,
     hours: int,
     skip_days: int,
-    timezone: str,
 ) -> tuple[RealtimeApp, ...]:
-    table = read_traffic(traffic, timezone=timezone)
     lengths = table.groupby("series_id").size()
     wanted = list(series) or sorted(lengths.index[lengths == lengths.max()])
     for name in wanted:

@@ -18,7 +18,7 @@ from tidegrid.scheduler.formal.changes import changes
 from tidegrid.scheduler.formal.lagrange import price_bound
 from tidegrid.scheduler.formal.model import CountModel, IdentityModel, Var, as_plan, cells_by_app, facts
 from tidegrid.scheduler.formal.run import Answer, Budget, Run
-from tidegrid.scheduler.formal.terms import Column, Terms
+from tidegrid.scheduler.formal.terms import PROVEN_GAP, Column, Terms
 from tidegrid.scheduler.formal.windows import Window, in_turn, put_back, window
 from tidegrid.scheduler.plan import Plan
 from tidegrid.scheduler.problem import Problem
@@ -77,9 +77,9 @@ def plan(
     -------
     Plan
         Never worth less than the fast plan, and equal to it, flagged, where the solver failed. Its key
-        ``solver`` holds ``status`` (``optimal``: the objective meets the bound; ``feasible``; ``interrupted``;
-        ``fallback``: the solver failed), ``trouble`` (what failed, or None), ``bound``, ``gap`` (share of the
-        bound), ``fast_objective``, ``gain`` and ``changes`` (see `changes`).
+        ``solver`` holds ``status`` (``optimal``: the gap to the bound is at most 1e-5 of the value; ``feasible``;
+        ``interrupted``; ``fallback``: the solver failed), ``trouble`` (what failed, or None), ``bound``, ``gap``
+        (share of the bound), ``fast_objective``, ``gain`` and ``changes`` (see `changes`).
 
     Raises
     ------
@@ -177,7 +177,7 @@ class _Search:
         self.best = self.start = self.fast
         self.stage, self._line, self._told = "fast", "", -1
         self.budget.tick = self.tell
-        self.objective = self.fast.metrics["objective"]
+        self.objective, self.worth = self.fast.metrics["objective"], self.fast.metrics["value"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
 
@@ -236,10 +236,12 @@ class _Search:
 
     def met(self) -> bool:
         """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
-        near = self.terms.rounding / self.terms.scale
-        return self.budget.left() <= 0.0 or self.bound - self.objective <= near + 1e-7 * max(
-            1.0, abs(self.bound)
-        )
+        return self.budget.left() <= 0.0 or self.bound - self.objective <= self._near()
+
+    def _near(self) -> float:
+        """The distance to the bound at which rounding decides: never more than `PROVEN_GAP` of the plan's value."""
+        near = self.terms.rounding / self.terms.scale + 1e-7 * max(1.0, abs(self.bound))
+        return min(near, PROVEN_GAP * max(1.0, self.worth))
 
     def result(self, trouble: str | None) -> Plan:
         """The best plan with what the search knows about it."""
@@ -249,8 +251,7 @@ class _Search:
             trouble = trouble or f"the solver gave no answer: {self.statuses[-1]}"
         if self.best is self.start and self.trouble:
             trouble = trouble or self.trouble[0]
-        near = self.terms.rounding / self.terms.scale + 1e-7 * max(1.0, abs(self.bound))
-        if self.bound - self.objective <= near:
+        if self.bound - self.objective <= self._near():
             status = "optimal"
         elif self.budget.interrupted:
             status = "interrupted"
@@ -297,7 +298,7 @@ class _Search:
             return False
         if found["objective"] <= self.objective + 1e-9 * max(1.0, abs(self.objective)):
             return False
-        self.best, self.objective = candidate, found["objective"]
+        self.best, self.objective, self.worth = candidate, found["objective"], found["value"]
         self.stage = stage
         self.tell()
         return True

@@ -14,6 +14,13 @@ from tidegrid.scheduler.problem import Job, Pool, Problem
 #: by less than one, a share of 1e-8 of the largest objective that there could be.
 SCALED_TOTAL = 1e8
 
+#: How many times the jobs' part of the objective may be scaled below that, and what Σ|coefficient| may then be: a
+#: heavy shortfall weight must not round the jobs' worth away.
+COARSEST, LARGEST_TOTAL = 10.0, 1e14
+
+#: The gap, as a share of a plan's value, up to which it is called optimal.
+PROVEN_GAP = 1e-5
+
 
 class Column(NamedTuple):
     """One way to run a job, its block not named yet: ``gpus`` of a pool from ``start`` for ``steps`` steps."""
@@ -106,12 +113,13 @@ class Terms:
         """Factor from the objective's floats to integers.
 
         Without decay a power of two can make every coefficient whole, and nothing is rounded; otherwise
-        Σ|coefficient| becomes `SCALED_TOTAL`.
+        Σ|coefficient| becomes `SCALED_TOTAL`, or more where the apps' part would leave the jobs' too coarse.
         """
         total = 0.0
         for job in self.problem.jobs:
             gpus = [job.running.gpus] if job.running else [shape.gpus for shape in job.shapes]
             total += float(job.priority) * max(gpus, default=0) * self.before[-1]
+        jobs = total
         for app in self.problem.apps:
             demand = sum(d * w for d, w in zip(app.demand, self.weight, strict=False))
             total += float(self.problem.shortfall_weight * app.priority) * demand
@@ -124,7 +132,8 @@ class Terms:
                 whole = all((amount * exact).is_integer() for amount in amounts)
                 if whole and total * exact <= SCALED_TOTAL:
                     return exact
-        return SCALED_TOTAL / total
+        finer = min(SCALED_TOTAL / COARSEST / jobs, LARGEST_TOTAL / total) if jobs > 0.0 else 0.0
+        return max(SCALED_TOTAL / total, finer)
 
     @cached_property
     def rounding(self) -> int:

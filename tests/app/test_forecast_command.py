@@ -52,11 +52,18 @@ def test_forecast_json_is_one_object(traffic, capsys):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Two apps on one series of which one may swap a GPU an hour, and a third without history."""
+    """Two apps on one series of which one may swap a replica an hour, and a third without history."""
     each = {"units_per_gpu_hour": 10, "gpus_per_replica": 2, "min_replicas": 3}
     apps = [
-        {"id": "a", "pool": "p", "series_id": "chat", "swap_cap": 1, "held": [0, 1, 2], "capacity": each},
-        {"id": "b", "pool": "p", "series_id": "chat", "capacity": {"units_per_gpu_hour": 20}},
+        {"id": "a", "pool": "p", "series_id": "chat", "series_share": 0.75, "swap_cap": 2, "held": [0, 1, 2]}
+        | {"capacity": each},
+        {
+            "id": "b",
+            "pool": "p",
+            "series_id": "chat",
+            "series_share": 0.25,
+            "capacity": {"units_per_gpu_hour": 20},
+        },
         {"id": "new", "pool": "p", "capacity": {"units_per_gpu_hour": 20}},
     ]
     pools = [{"id": "p", "gpus": 64, "gpu_type": "H100-SXM-80GB", "down": [1]}]
@@ -74,8 +81,12 @@ def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, 
     assert frame.groupby("app").size().to_dict() == {"a": 24, "b": 24, "new": 24}
     a, b = frame[frame["app"] == "a"], frame[frame["app"] == "b"]
     assert (a["gpus_needed"] % 2 == 0).all() and a["gpus_needed"].min() >= 6
-    assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 1, 2, patience=PATIENCE)
-    assert b["gpus_needed"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
+    assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 2, 2, patience=PATIENCE)
+    assert b["gpus_needed"].tolist() == np.ceil(b["q0.9"] * 0.25 / 20 - 1e-9).astype(int).tolist()
+    assert (
+        a["gpus_needed"].tolist()
+        == np.maximum(6, 2 * np.ceil(a["q0.9"] * 0.75 / 20 - 1e-9)).astype(int).tolist()
+    )
     assert frame.loc[frame["app"] == "new", "basis"].eq("prior: what it holds").all()
 
 
@@ -84,12 +95,41 @@ def test_a_cluster_and_capacity_options_together_are_refused(traffic, cluster, c
     assert code == 2 and err.count("\n") == 1 and "--cluster" in err
 
 
-def test_an_app_without_declared_throughput_is_named_with_its_file(traffic, cluster, capsys):
+def test_an_app_without_declared_throughput_is_planned_at_what_it_holds(traffic, cluster, capsys):
     told = json.loads(cluster.read_text())
-    told["apps"][1]["capacity"] = {}
+    told["apps"][1] |= {"capacity": {"min_replicas": 1}, "held": [4, 5, 6]}
     cluster.write_text(json.dumps(told))
-    code, _, err = call(capsys, "forecast", traffic, "--cluster", cluster)
-    assert code == 2 and err.count("\n") == 1 and "cluster.json" in err and "'b'" in err
+    code, text, _ = call(capsys, "forecast", traffic, "--cluster", cluster, "--json")
+    found = json.loads(text)
+    assert code == 0 and any("b declares no units_per_gpu_hour" in note for note in found["notes"])
+    assert {row["gpus_planned"] for row in found["forecast"] if row["app"] == "b"} == {3}
+
+
+def test_a_site_is_forecast_with_its_own_cluster(traffic, cluster, capsys):
+    """Zone, public holidays and apps are those of its cluster.json; options for capacity take the apps' place."""
+    folder = traffic.parent
+    told = json.loads(cluster.read_text()) | {"country": "DE"}
+    cluster.write_text(json.dumps(told))
+    code, own, _ = call(capsys, "forecast", folder, "--json")
+    code, named, _ = call(capsys, "forecast", traffic, "--cluster", folder, "--country", "DE", "--json")
+    assert code == 0 and own == named and json.loads(own)["forecast"][0]["app"] == "a"
+    _, other, _ = call(capsys, "forecast", traffic, "--cluster", folder, "--country", "US", "--json")
+    assert json.loads(other)["forecast"] != json.loads(own)["forecast"]
+    code, text, _ = call(capsys, "forecast", folder, "--units-per-gpu-hour", 50, "--json")
+    assert code == 0 and "app" not in json.loads(text)["forecast"][0]
+
+
+def test_hours_that_cannot_be_used_are_told_and_left_out(traffic, capsys):
+    rows = traffic.read_text().splitlines()
+    traffic.write_text("\n".join([*rows[:5], "chat,4,-7", *rows[6:]]) + "\n")
+    code, text, _ = call(capsys, "forecast", traffic, "--json")
+    found = json.loads(text)
+    assert code == 1 and found["set_aside"] == 1 and found["set_aside_rows"][0]["row"] == 6
+    assert len(found["forecast"]) == 24
+    code, _, err = call(capsys, "forecast", traffic)
+    assert code == 1 and err.startswith("set aside: ") and err.count("\n") == 1
+    code, _, err = call(capsys, "forecast", "backtest", traffic, "--last-days", 1)
+    assert code == 1 and err.startswith("set aside: ")
 
 
 def test_backtest_prints_its_measures(traffic, capsys):

@@ -30,6 +30,27 @@ from tidegrid.errors import InputError
         ("history synth out --days many", ["'--days'", "valid integer"]),
         ("forecast traffic.csv --quantile 2", ["'--quantile'", "0.99"]),
         ("forecast --colour", ["no such option: --colour"]),
+        ("replay trace.csv --gpus 1000000000", ["'--gpus'", "100000"]),
+        ("replay trace.csv --gpus 8 --days inf", ["'--days'", "3650"]),
+        ("replay trace.csv --gpus 8 --days nan", ["'--days'", "3650"]),
+        ("replay trace.csv --gpus 8 --set rounds=1e30", ["rounds"]),
+        ("replay trace.csv --gpus 8 --set shortfall_weight=1e300", ["shortfall_weight", "1e+300"]),
+        ("replay trace.csv --gpus 8 --country ZZ", ["no holiday calendar for 'ZZ'"]),
+        ("forecast traffic.csv --country ZZ", ["no holiday calendar for 'ZZ'"]),
+        ("replay trace.csv --gpus 8 --jobs 100000", ["'--jobs'", "256"]),
+        ("evaluate site --folds 1000000000", ["'--folds'", "1000"]),
+        ("evaluate site --share nan", ["'--share'", "0.999"]),
+        ("history synth out --users 1000000000", ["'--users'", "10000"]),
+        ("history synth out --days 1000000000", ["'--days'", "3650"]),
+        ("history synth out --gpus 1000000000", ["'--gpus'", "10000"]),
+        ("history synth out --seed -1", ["'--seed'"]),
+        ("tick site --state s.db --now x --refit-hours nan", ["'--refit-hours'", "87600"]),
+        ("tick site --state s.db --now x --time-limit inf", ["'--time-limit'", "86400"]),
+        ("solve p.json --time-limit nan", ["'--time-limit'", "86400"]),
+        ("compare p.json --repeats 1000000000", ["'--repeats'", "10000"]),
+        ("forecast t.csv --units-per-gpu-hour 0", ["'--units-per-gpu-hour'", "0.000000001"]),
+        ("forecast t.csv --min-replicas 1000000000", ["'--min-replicas'", "100000"]),
+        ("models prune store --max-mb inf", ["'--max-mb'"]),
     ],
 )
 def test_wrong_usage_is_one_line(argv: str, said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +60,45 @@ def test_wrong_usage_is_one_line(argv: str, said: list[str], capsys: pytest.Capt
     assert not set(err) & set("╭│╰")
     for part in said:
         assert part in err
+
+
+YEARS = ("0001-01-01T00:00:00Z", "1677-09-21T00:12:44Z", "2262-04-12T00:00:00Z", "9999-12-31T23:59:59Z")
+
+
+@pytest.mark.parametrize("when", YEARS)
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "plan SITE --now WHEN --no-report --out OUT",
+        "predict SITE --now WHEN",
+        "train SITE --now WHEN",
+        "evaluate SITE --now WHEN",
+        "tick SITE --now WHEN --state OUT",
+        "history synth OUT --now WHEN",
+        "history import TRAFFIC --table traffic --start WHEN --out OUT.csv",
+        "history day JOBS DATE --out OUT",
+        "models promote STORE realtime x --reason y --at WHEN",
+    ],
+)
+def test_an_instant_at_the_ends_of_time_is_refused_with_the_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: str, when: str
+) -> None:
+    pools = [{"id": "p", "gpus": 4, "gpu_type": "A100-SXM-80GB"}]
+    (tmp_path / "cluster.json").write_text(json.dumps({"pools": pools}))
+    head = "job_id,kind,submit_time,gpus"
+    (tmp_path / "requests.csv").write_text(f"{head}\na,training,2026-03-02T00:00:00Z,1\n")
+    ended = "completed,2026-03-02T00:00:00Z,2026-03-02T01:00:00Z"
+    jobs = f"{head},status,start_time,end_time\na,training,2026-03-02T00:00:00Z,1,{ended}\n"
+    (tmp_path / "jobs.csv").write_text(jobs)
+    (tmp_path / "hours.csv").write_text("series_id,hour,value\nchat,0,5\nchat,1,6\n")
+    (tmp_path / "models").mkdir()
+    places = {"SITE": tmp_path, "OUT": tmp_path / "out", "OUT.csv": tmp_path / "out.csv", "WHEN": when}
+    places |= {"TRAFFIC": tmp_path / "hours.csv", "JOBS": tmp_path / "jobs.csv", "DATE": when[:10]}
+    places |= {"STORE": tmp_path / "models"}
+    code, out, err = call(capsys, *[places.get(word, word) for word in argv.split()])
+    assert code == 2 and out == "" and err.count("\n") == 1, err
+    assert ("1970" in err and "2199" in err) or "no such estimator" in err, err
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.csv").exists()
 
 
 @pytest.mark.parametrize(("argv", "code"), [("--help", 0), ("plan --help", 0), ("history", 2)])

@@ -245,11 +245,12 @@ def test_two_apps_that_need_more_than_there_is_never_get_more(
     assert decision.risks
 
 
-def test_an_app_without_throughput_is_refused_by_name(sample: Site, fitted: dict[str, Estimator]) -> None:
+def test_an_app_without_throughput_is_planned_at_what_it_holds(
+    sample: Site, fitted: dict[str, Estimator]
+) -> None:
     bare = sample.cluster.apps[0].model_copy(update={"capacity": Capacity()})
     site = replace(sample, cluster=sample.cluster.model_copy(update={"apps": (bare,)}))
-    with pytest.raises(InputError, match="units_per_gpu_hour"):
-        need(fitted["realtime"], site, Policy())
+    assert set(need(fitted["realtime"], site, Policy()).gpus[bare.id]) == {len(bare.held)}
 
 
 def test_a_policy_file_names_the_parameter_that_is_wrong(tmp_path: Path) -> None:

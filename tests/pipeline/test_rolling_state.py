@@ -196,9 +196,12 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_commit_out_of_turn_is_refused(tmp_path: Path) -> None:
     state = StateStore(f"sqlite:///{tmp_path / 'state.db'}")
     nothing = Changes([], [], [], [], [], [], {}, {}, {})
+    empty = ("start", "apps", "waiting", "refused", "risks", "events", "notes")
+    document = {"tick": 1, "now": START.isoformat(), "plan_sha256": "", "running": 0, "synthetic": False}
+    text = json.dumps(document | {name: [] for name in empty})
     with pytest.raises(StalePlanError):
-        state.write(Commit(2, "k", "s", START.isoformat(), "{}"), nothing)
-    state.write(Commit(1, "k", "s", START.isoformat(), "{}"), nothing)
+        state.write(Commit(2, "k", "s", START.isoformat(), text), nothing)
+    state.write(Commit(1, "k", "s", START.isoformat(), text), nothing)
     assert [c.tick for c in state.commits()] == [1]
 
 
