@@ -52,6 +52,10 @@ NEW_CHANGES = 3.0
 
 HALF = int(np.flatnonzero(GRID == 0.5)[0])
 
+TOWARDS = np.minimum(np.abs(norm.ppf(GRID)) / norm.ppf(0.9), 1.0)
+"""How far each level of the band goes to where a change would lead: the 0.1 and 0.9 quantiles, and those beyond, all
+the way."""
+
 MEMORY_H = 3.0
 """Half-life of the last errors that say how wild the series is just now, hours."""
 
@@ -292,10 +296,6 @@ def _offsets(
     signed = errors[:-1, 0] / usual[hours[:-1, 0]]
     both = np.where(signed[1:] * signed[:-1] > 0, np.minimum(np.abs(signed[1:]), np.abs(signed[:-1])), 0.0)
     change = np.clip((both - CHANGE[0]) / (CHANGE[1] - CHANGE[0]), 0.0, 1.0)
-    gap = (
-        _still_open(change)
-        * (reach - combined[-1])[:, None]
-        * np.minimum(np.abs(norm.ppf(GRID)) / norm.ppf(0.9), 1.0)
-    )
+    gap = _still_open(change) * (reach - combined[-1])[:, None] * TOWARDS
     above = np.arange(len(GRID)) > HALF
     return offsets + np.where(above, np.maximum(gap, 0.0), np.minimum(gap, 0.0)), change
