@@ -8,7 +8,8 @@ FILE holds series_id, hour or timestamp, value (or the hourly cluster trace: tim
 days of each series are forecast in steps of the horizon, each from an origin that knows nothing after it; the column
 ``origin`` of the predictions is the last hour known. With --test the forecast is made once, from the end of DATA, and
 the hours are the test file's. With --hourly every hour is taken in as it comes and leads 1 to 6 are scored, against the
-last value, the same hour a week before, and tidegrid's own forecast of a day before. An ``hour`` has no calendar: hour 0 is taken as an arbitrary Monday midnight.
+last value, the same hour a week before, and tidegrid's own forecast of a day before. An ``hour`` has no calendar: hour
+0 is taken as an arbitrary Monday midnight.
 
 MASE and the scaled pinball are in units of the mean absolute difference between hours a day apart before the first
 origin. Peers get the history as cleaned and filled by tidegrid (same gaps, same zeros set aside), cut to the same

@@ -258,7 +258,15 @@ def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
             own, point = errors[NAMES.index(chosen)], paths[NAMES.index(chosen), -1]
     refits = ends[refits_of(len(ends))]
     past = past_paths(
-        x, plain, known, local0, refits, settings, paths[: len(NAMES), -1], pool if n < GROWN else None
+        x,
+        plain,
+        known,
+        local0,
+        refits,
+        settings,
+        paths[: len(NAMES), -1],
+        np.where(known, np.nan, x),
+        pool if n < GROWN else None,
     )
     point, near, lift = with_next_hours(point, next_hours(local0, past), float(x[-WEEK:].max()))
     if free.any() or series.holiday[: len(series.raw)].any():
@@ -290,7 +298,7 @@ def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
 def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     """Bring what was learnt of a series up to its new hours: forecasts anew, members not fitted again.
 
-    Scale and level shift stay as they were learnt, so that what members forecast of past hours stays too. Once a day
+    Scale, level shift and filled hours stay as they were learnt, so that what members forecast of past hours stays too. Once a day
     has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the level shifted),
     the series is learnt from the start.
     """
@@ -306,10 +314,22 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     values, scale = cleaned.values, learnt.scale
     if bool(level_shift(values)[0]) != bool(learnt.shift_h):
         return learn(series, pool, keep=True)
-    if learnt.shift_h:
-        shift = learnt.length - learnt.shift_h
-        values = np.concatenate([values[:shift] * learnt.shift_ratio, values[shift:]])
-    x = np.round(values / scale, 12)
+    shift = learnt.length - learnt.shift_h if learnt.shift_h else 0
+
+    def about_one(some: np.ndarray) -> np.ndarray:
+        return np.round(np.concatenate([some[:shift] * learnt.shift_ratio, some[shift:]]) / scale, 12)
+
+    x = about_one(values)
+    if learnt.past is not None:
+        filled = learnt.past.filled
+    else:
+        then = clean(series.raw[: cleaned.offset + learnt.judged])
+        if then.offset != cleaned.offset:
+            return learn(series, pool, keep=True)
+        filled = np.where(then.known, np.nan, about_one(then.values))
+    # what was filled stays as it was, although every hour would change it a little
+    still = ~cleaned.known[: learnt.judged] & np.isfinite(filled)
+    x[: learnt.judged][still] = filled[still]
     plain = without_odd_days(x, learnt.local0)
     paths, _ = run_members(plain, np.array([n]), learnt.settings[-1], judged=learnt.judged)
     lent = (
@@ -329,6 +349,7 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
         learnt.refits,
         learnt.settings,
         paths[: len(NAMES), 0],
+        filled,
         pool if young else None,
         learnt.past,
     )
