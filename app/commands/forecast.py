@@ -168,7 +168,9 @@ def forecast(
         _draw(picture, history, result, levels)
     notes = [event.text for event in sure.events()]
     if json_:
-        series_of = report.reset_index().to_dict("records")
+        # a skill that cannot be told is null
+        rows = report.reset_index().astype(object)
+        series_of = rows.where(rows.notna(), None).to_dict("records")
         print_json({"forecast": named.to_dict("records"), "series": series_of, "notes": notes})
         return
     _print(result, quantile)

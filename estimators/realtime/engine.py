@@ -298,9 +298,9 @@ def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
 def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     """Bring what was learnt of a series up to its new hours: forecasts anew, members not fitted again.
 
-    Scale, level shift and filled hours stay as they were learnt, so that what members forecast of past hours stays too. Once a day
-    has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the level shifted),
-    the series is learnt from the start.
+    Scale, level shift and filled hours stay as they were learnt, so that what members forecast of past hours stays
+    too. Once a day has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the
+    level shifted), the series is learnt from the start.
     """
     cleaned = series.cleaned()
     n = len(cleaned.values)

@@ -50,13 +50,48 @@ def test_forecast_json_is_one_object(traffic, capsys):
     assert code == 0 and len(found["forecast"]) == 24 and found["series"][0]["unique_id"] == "chat"
 
 
+@pytest.mark.parametrize(
+    "values", [np.full(400, 7.0), np.zeros(400), np.full(1, 7.0), np.full(5, 7.0)], ids=len
+)
+def test_forecast_json_writes_null_where_a_skill_cannot_be_told(values, tmp_path, capsys):
+    path = tmp_path / "plain.csv"
+    pd.DataFrame({"series_id": "chat", "hour": range(len(values)), "value": values}).to_csv(path, index=False)
+    code, text, _ = call(capsys, "forecast", path, "--json")
+    told = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert code == 0 and len(told["forecast"]) == 24
+    assert told["series"][0]["skill_last_value"] is None
+
+
+def test_a_glitch_six_hours_ago_moves_nothing(shared, capsys):
+    path = shared / "faults" / "inputs" / "traffic_glitch_6h_ago.csv"
+    code, text, _ = call(capsys, "forecast", path, "--json")
+    value = pd.read_csv(path)["value"]
+    usual = value.drop(value.idxmax()).max()
+    assert code == 0
+    assert max(row["q0.9"] for row in json.loads(text)["forecast"]) < 1.5 * usual
+
+
 @pytest.fixture
 def cluster(tmp_path):
-    """Two apps on one series of which one may swap a GPU an hour, and a third without history."""
+    """Two apps on one series of which one may swap a replica of two GPUs an hour, and a third without history."""
     each = {"units_per_gpu_hour": 10, "gpus_per_replica": 2, "min_replicas": 3}
     apps = [
-        {"id": "a", "pool": "p", "series_id": "chat", "swap_cap": 1, "held": [0, 1, 2], "capacity": each},
-        {"id": "b", "pool": "p", "series_id": "chat", "capacity": {"units_per_gpu_hour": 20}},
+        {
+            "id": "a",
+            "pool": "p",
+            "series_id": "chat",
+            "series_share": 0.5,
+            "swap_cap": 2,
+            "held": [0, 1, 2],
+            "capacity": each,
+        },
+        {
+            "id": "b",
+            "pool": "p",
+            "series_id": "chat",
+            "series_share": 0.5,
+            "capacity": {"units_per_gpu_hour": 20},
+        },
         {"id": "new", "pool": "p", "capacity": {"units_per_gpu_hour": 20}},
     ]
     pools = [{"id": "p", "gpus": 64, "gpu_type": "H100-SXM-80GB", "down": [1]}]
@@ -74,7 +109,7 @@ def test_a_cluster_tells_each_apps_capacity_cap_and_held_gpus(traffic, cluster, 
     assert frame.groupby("app").size().to_dict() == {"a": 24, "b": 24, "new": 24}
     a, b = frame[frame["app"] == "a"], frame[frame["app"] == "b"]
     assert (a["gpus_needed"] % 2 == 0).all() and a["gpus_needed"].min() >= 6
-    assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 1, 2, patience=PATIENCE)
+    assert a["gpus_planned"].tolist() == ramp(a["gpus_needed"].tolist(), 2, 2, patience=PATIENCE)
     assert b["gpus_needed"].tolist() == np.ceil(b["q0.9"] / 20 - 1e-9).astype(int).tolist()
     assert frame.loc[frame["app"] == "new", "basis"].eq("prior: what it holds").all()
 
