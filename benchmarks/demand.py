@@ -2,11 +2,14 @@
 
     python benchmarks/demand.py --data FILE --horizon 24 --last-days 7 [--peers] [--predictions OUT.csv]
     python benchmarks/demand.py --data TRAIN --test TEST --horizon 48
+    python benchmarks/demand.py --data FILE --hourly --last-days 7
 
 FILE holds series_id, hour or timestamp, value (or the hourly cluster trace: time, vc, running_gpu_num). The last D
 days of each series are forecast in steps of the horizon, each from an origin that knows nothing after it; the column
 ``origin`` of the predictions is the last hour known. With --test the forecast is made once, from the end of DATA, and
-the hours are the test file's. An ``hour`` has no calendar: hour 0 is taken as an arbitrary Monday midnight.
+the hours are the test file's. With --hourly every hour is taken in as it comes and leads 1 to 6 are scored, against the
+last value, the same hour a week before, and tidegrid's own forecast of a day before. An ``hour`` has no calendar: hour
+0 is taken as an arbitrary Monday midnight.
 
 MASE and the scaled pinball are in units of the mean absolute difference between hours a day apart before the first
 origin. Peers get the history as cleaned and filled by tidegrid (same gaps, same zeros set aside), cut to the same
@@ -28,7 +31,14 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime import Capacity, RealtimeEstimator, gpu_curve
-from tidegrid.estimators.realtime.backtest import COLUMNS, origins, roll, scales, score
+from tidegrid.estimators.realtime.backtest import (
+    COLUMNS,
+    origins,
+    roll,
+    roll_hourly,
+    scales,
+    score,
+)
 from tidegrid.estimators.realtime.clean import clean
 
 PEERS = ("SeasonalNaive24", "SeasonalNaive168", "MSTL", "AutoTheta", "LightGBM", "CES", "AutoETS")
@@ -208,6 +218,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--last-days", type=int, default=7, help="days at the end of each series that are scored (default 7)"
     )
+    parser.add_argument(
+        "--hourly", action="store_true", help="forecast anew every hour and score leads 1 to 6"
+    )
     parser.add_argument("--predictions", type=Path, help="write the quantiles here, CSV")
     parser.add_argument(
         "--peers", nargs="?", const=",".join(PEERS), help=f"run peers too: all, or some of {', '.join(PEERS)}"
@@ -283,6 +296,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.series:
         keep = table["series_id"].drop_duplicates().iloc[: arguments.series]
         table = table[table["series_id"].isin(keep)].reset_index(drop=True)
+    if arguments.hourly:
+        print(hourly(arguments.data.name, table, arguments.last_days))
+        return
     if arguments.test:
         actual, _, _ = read(arguments.test, arguments.value_column)
         actual = actual[actual["series_id"].isin(set(table["series_id"]))] if arguments.series else actual
@@ -346,6 +362,55 @@ def run(arguments: argparse.Namespace) -> None:
         print(cover(forecast, actual, plan, arguments.swap_cap))
     if len(shared) > 1:
         verdict(shared, arguments.by_series)
+
+
+def hourly(name: str, table: pd.DataFrame, days: int) -> str:
+    """Return the errors of the next six hours, forecast anew every hour, beside those of three plain forecasts."""
+    plan = origins(table, 1, days)
+    scale = scales(table, plan)
+    forecast, used = roll_hourly(table, plan, RealtimeEstimator())
+    near = forecast[forecast["hour"] - forecast["origin"] <= 6]
+    known = table.dropna(subset=["value"]).sort_values("hour")
+    others = {
+        "last value": pd.merge_asof(
+            near[["series_id", "origin"]].reset_index().sort_values("origin"),
+            known.rename(columns={"hour": "origin"}),
+            on="origin",
+            by="series_id",
+        ).set_index("index")["value"],
+        "last week": near.assign(hour=near["hour"] - 168)
+        .reset_index()
+        .merge(known, on=["series_id", "hour"], how="left")
+        .set_index("index")["value"],
+        "own, a day ahead": near[["series_id", "hour"]]
+        .reset_index()
+        .merge(
+            forecast.loc[forecast["hour"] - forecast["origin"] == 24, ["series_id", "hour", "q0.5"]],
+            on=["series_id", "hour"],
+            how="left",
+        )
+        .set_index("index")["q0.5"],
+    }
+    lines = [
+        f"{name}: {plan['series_id'].nunique()} series, {len(plan)} hours, {1000 * used:.1f} ms CPU each",
+        f"{'':18}{'MASE':>8}{'median':>8}{'1 h':>8}{'80 %':>7}{'1 h':>7}{'tidegrid on the same hours':>30}",
+    ]
+
+    def line(label: str, found: pd.DataFrame, same: str = "") -> str:
+        result = score(found, table, scale)
+        first = score(found[found["hour"] - found["origin"] == 1], table, scale)
+        means, medians = result.mean(), result["MASE"].median()
+        bands = ""
+        if not same:
+            bands = f"{100 * means['cover80']:7.1f}{100 * first['cover80'].mean():7.1f}"
+        return f"{label:18}{means['MASE']:8.3f}{medians:8.3f}{first['MASE'].mean():8.3f}{bands or ' ' * 14}{same}"
+
+    lines.append(line("tidegrid", near))
+    for label, values in others.items():
+        found = near.assign(**{"q0.5": values.reindex(near.index)}).dropna(subset=["q0.5"])
+        own = score(near.loc[found.index], table, scale)["MASE"].mean()
+        lines.append(line(label, found, f"{own:30.3f}"))
+    return "\n".join(lines)
 
 
 def cover(forecast: pd.DataFrame, table: pd.DataFrame, plan: pd.DataFrame, swap_cap: int | None) -> str:

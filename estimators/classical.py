@@ -241,7 +241,7 @@ def _smoothed(x: np.ndarray) -> tuple[float, float, float]:
 class DailyStateSpace(ClassicalDemand):
     """Structural time-series model: local level, daily seasonality of four harmonics, autoregressive remainder.
 
-    A fit takes about 0.3 CPU seconds a series of two weeks: the optimizer stops after 12 steps.
+    A fit takes about 0.2 CPU seconds a series of two weeks: the optimizer stops after 12 steps.
     """
 
     name: ClassVar[str] = "daily_state_space"

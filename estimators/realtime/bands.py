@@ -85,9 +85,9 @@ def pooled_shape(learnt: Sequence[Learnt]) -> np.ndarray:
     return table
 
 
-def blended_shape(learnt: Learnt, pooled: np.ndarray) -> np.ndarray:
-    """Return a series' own shape drawn to the pool's as far as its own errors are few."""
-    own, count = shapes(standard_errors(learnt))
+def blended_shape(standard: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """Return a series' own shape, by its standardised errors, drawn to the pool's as far as these are few."""
+    own, count = shapes(standard)
     share = (count / (count + OWN_ERRORS))[:, None]
     return share * own + (1.0 - share) * pooled
 

@@ -1,6 +1,6 @@
 """What is learnt from one series: members run from past origins, weighed, combined, and their errors kept."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tidegrid.estimators.realtime.members import (
     refits_of,
     run_members,
 )
-from tidegrid.estimators.realtime.nexthours import AHEAD, next_hours
+from tidegrid.estimators.realtime.nexthours import AHEAD, PastPaths, next_hours, past_paths
 from tidegrid.estimators.realtime.shifts import level_shift, odd_days
 
 WEEK = 168
@@ -98,6 +98,8 @@ class Learnt:
         What the quantiles of the next hours lie above the medians, units of demand; NaN without errors of its own.
     lift : ndarray of shape (HORIZON,)
         Factor by which a change of level that the last hours showed moved each median; 1 for the next hours.
+    past : PastPaths or None
+        What members forecast of past hours, kept from one update to the next (0.4 MB); it can be made again.
     """
 
     local0: int
@@ -121,6 +123,7 @@ class Learnt:
     settings: np.ndarray
     near: np.ndarray
     lift: np.ndarray
+    past: PastPaths | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def origins(length: int) -> np.ndarray:
     return length - DAY * back
 
 
-def learn(series: Series, pool: Pool) -> Learnt:
+def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
     """Learn one series.
 
     Parameters
@@ -190,6 +193,8 @@ def learn(series: Series, pool: Pool) -> Learnt:
         Its history.
     pool
         What similar apps show; only a series shorter than ``GROWN`` borrows from it.
+    keep
+        Whether what members forecast of past hours is kept for the next update.
     """
     cleaned = series.cleaned()
     values, known = cleaned.values, cleaned.known
@@ -252,8 +257,18 @@ def learn(series: Series, pool: Pool) -> Learnt:
             chosen = BASELINES[best]
             own, point = errors[NAMES.index(chosen)], paths[NAMES.index(chosen), -1]
     refits = ends[refits_of(len(ends))]
-    ahead = next_hours(x, plain, known, local0, refits, settings, pool)
-    point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
+    past = past_paths(
+        x,
+        plain,
+        known,
+        local0,
+        refits,
+        settings,
+        paths[: len(NAMES), -1],
+        np.where(known, np.nan, x),
+        pool if n < GROWN else None,
+    )
+    point, near, lift = with_next_hours(point, next_hours(local0, past), float(x[-WEEK:].max()))
     if free.any() or series.holiday[: len(series.raw)].any():
         factor = holiday_factor(
             series.raw[cleaned.offset :] / scale, x, series.holiday[cleaned.offset :], local0
@@ -276,13 +291,15 @@ def learn(series: Series, pool: Pool) -> Learnt:
         settings=settings,
         near=near * scale,
         lift=lift,
+        past=past if keep else None,
     )
 
 
 def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
-    """Bring what was learnt of a grown series up to its new hours: forecasts anew, members not judged again.
+    """Bring what was learnt of a series up to its new hours: forecasts anew, members not fitted again.
 
-    Once a day has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the
+    Scale, level shift and filled hours stay as they were learnt, so that what members forecast of past hours stays
+    too. Once a day has passed since they were judged, and wherever more than the new hours changed (a gap was cut, the
     level shifted), the series is learnt from the start.
     """
     cleaned = series.cleaned()
@@ -290,34 +307,66 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     fresh = n - learnt.judged
     same_start = series.local0 + cleaned.offset == learnt.local0
     holidays = bool(series.holiday.any())
-    if not same_start or not 0 < fresh < DAY or learnt.length < GROWN or not learnt.weights.any() or holidays:
-        return learn(series, pool)
-    values, shift, ratio = at_present_level(cleaned.values)
-    if bool(shift) != bool(learnt.shift_h):
-        return learn(series, pool)
-    scale = float(values.mean())
-    x = np.round(values / scale, 12)
+    young = n < GROWN
+    grown_up = not young and learnt.length < GROWN
+    if not same_start or not 0 < fresh < DAY or grown_up or not learnt.weights.any() or holidays:
+        return learn(series, pool, keep=True)
+    values, scale = cleaned.values, learnt.scale
+    if bool(level_shift(values)[0]) != bool(learnt.shift_h):
+        return learn(series, pool, keep=True)
+    shift = learnt.length - learnt.shift_h if learnt.shift_h else 0
+
+    def about_one(some: np.ndarray) -> np.ndarray:
+        return np.round(np.concatenate([some[:shift] * learnt.shift_ratio, some[shift:]]) / scale, 12)
+
+    x = about_one(values)
+    if learnt.past is not None:
+        filled = learnt.past.filled
+    else:
+        then = clean(series.raw[: cleaned.offset + learnt.judged])
+        if then.offset != cleaned.offset:
+            return learn(series, pool, keep=True)
+        filled = np.where(then.known, np.nan, about_one(then.values))
+    # what was filled stays as it was, although every hour would change it a little
+    still = ~cleaned.known[: learnt.judged] & np.isfinite(filled)
+    x[: learnt.judged][still] = filled[still]
     plain = without_odd_days(x, learnt.local0)
-    paths, _ = run_members(plain, np.array([n]), learnt.settings[-1])
-    paths = np.concatenate([paths, np.full((1, *paths.shape[1:]), np.nan)])
+    paths, _ = run_members(plain, np.array([n]), learnt.settings[-1], judged=learnt.judged)
+    lent = (
+        borrowed_paths(x, np.array([n]), learnt.local0, HORIZON, pool)
+        if young
+        else np.full((1, *paths.shape[1:]), np.nan)
+    )
+    paths = np.concatenate([paths, lent])
     point = combine(paths, learnt.weights)[0]
     if learnt.chosen in BASELINES:
         point = paths[NAMES.index(learnt.chosen), 0]
-    ahead = next_hours(x, plain, cleaned.known, learnt.local0, learnt.refits, learnt.settings, pool)
+    past = past_paths(
+        x,
+        plain,
+        cleaned.known,
+        learnt.local0,
+        learnt.refits,
+        learnt.settings,
+        paths[: len(NAMES), 0],
+        filled,
+        pool if young else None,
+        learnt.past,
+    )
+    ahead = next_hours(learnt.local0, past)
     point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
     return replace(
         learnt,
         near=near * scale,
         lift=lift,
         length=n,
-        scale=scale,
         point=point * scale,
         stale=n - 1 - int(np.flatnonzero(cleaned.known)[-1]),
         gaps=cleaned.gaps,
         outages=cleaned.outages,
         spikes=cleaned.spikes,
-        shift_h=n - shift if shift else 0,
-        shift_ratio=ratio,
+        shift_h=learnt.shift_h + n - learnt.length if learnt.shift_h else 0,
+        past=past,
     )
 
 

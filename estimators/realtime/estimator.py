@@ -162,7 +162,9 @@ class RealtimeEstimator(Estimator):
             self.series_[key] = whole
             one = self._series(whole)
             old = self.learnt_.get(key)
-            self.learnt_[key] = learn(one, self.pool_) if old is None else follow(one, old, self.pool_)
+            self.learnt_[key] = (
+                learn(one, self.pool_, keep=True) if old is None else follow(one, old, self.pool_)
+            )
         return self
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
@@ -347,10 +349,11 @@ class RealtimeEstimator(Estimator):
         wide = 1.0 + learnt.stale / STALE_HOURS + weeks
         if len(learnt.errors) == 0:
             return young_band(point, learnt.log_sigma * np.sqrt(1.0 + weeks), levels)
-        shape = blended_shape(learnt, self.shapes_)
+        standard = standard_errors(learnt)
+        shape = blended_shape(standard, self.shapes_)
         group = lead_group(np.where(inside, 0, lead + learnt.stale))
         width = np.sqrt(wide) * self.widths_.get(key, 1.0) * few_origins_factor(len(learnt.errors))
-        width = width * recent_factor(standard_errors(learnt), shape)
+        width = width * recent_factor(standard, shape)
         spread = learnt.spread[local % DAY] * np.where(inside, 1.0, np.maximum(learnt.lift[lead], 1.0))
         out = band(point, spread, width, shape, group, levels)
         near = ~inside & (lead + learnt.stale < AHEAD) & (weeks == 0)

@@ -114,10 +114,8 @@ def histories(X: pd.DataFrame, y: pd.Series, observed: pd.Series | None, longest
     if X["unique_id"].isna().any():
         at = int(np.flatnonzero(X["unique_id"].isna())[0])
         raise InputError("the cell is empty", row=at + 2, field="unique_id", fix="name the series")
-    demand = pd.to_numeric(pd.Series(y).reset_index(drop=True), errors="coerce").to_numpy(
-        dtype=float, copy=True
-    )
-    text = pd.Series(y).reset_index(drop=True).notna().to_numpy() & ~np.isfinite(demand)
+    demand = pd.to_numeric(y, errors="coerce").to_numpy(dtype=float, copy=True)
+    text = y.notna().to_numpy() & ~np.isfinite(demand)
     too_high = f"is above {MOST_DEMAND:g} an hour"
     for bad, what in (
         (text, "is no finite number"),

@@ -55,6 +55,7 @@ next_hours = function(
     FLOATS,
     FLOATS,
     INT,
+    INT,
     ctypes.POINTER(JudgeRules),
     FLOATS_OUT,
     FLOATS_OUT,

@@ -83,7 +83,11 @@ SETTINGS = len(HOLT) * 4 + sum(len(lags) + 1 for _, _, lags, _, _ in REGRESSIONS
 
 
 def run_members(
-    x: np.ndarray, ends: np.ndarray, known: np.ndarray | None = None, horizon: int = HORIZON
+    x: np.ndarray,
+    ends: np.ndarray,
+    known: np.ndarray | None = None,
+    horizon: int = HORIZON,
+    judged: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run all members over ``x`` from the origins ``ends``.
 
@@ -97,6 +101,9 @@ def run_members(
         Parameters and coefficients of an earlier run: used as they are, which saves most of the time.
     horizon : int
         Leads, hours.
+    judged : int, optional
+        Hours of ``x`` whose mean sets what is added before logs are taken; default all. With the same number, and the
+        same extremes of ``x``, a forecast from an origin depends on nothing after it.
 
     Returns
     -------
@@ -110,7 +117,7 @@ def run_members(
     origins = len(ends)
     out = np.full((len(NAMES), origins, horizon), np.nan)
     m = dict(zip(NAMES, out, strict=True))
-    mean, top = float(x.mean()), 3.0 * float(x.max())
+    mean, top = float(x[:judged].mean()), 3.0 * float(x.max())
     # logs of a series that touches zero are taken a twentieth of its mean above it
     shift = 0.0 if float(x.min()) > 0.02 * mean else 0.05 * mean
     logs = np.log(x + shift)

@@ -65,11 +65,12 @@ struct JudgeRules {
 // first      the first origin: hours before it are its past
 // paths      forecasts of shape (members, origins, leads), NaN where a member has none
 // prior      weight of each member at equal loss, shape (members,)
-// out        receives the combined forecasts, shape (origins, leads)
+// done       how many of the first origins are combined already; the last never is
+// out        receives the combined forecasts, shape (origins, leads); holds those that are done
 // followed   receives how far the last origin's weights follow the last hours alone, 0 to 1, shape (1,)
 [[gnu::visibility("default")]] bool tg_next_hours(Array<const double> x_, Array<const bool> known_,
                                                   std::int64_t first, Array<const double> paths_,
-                                                  Array<const double> prior_, std::int64_t leads_,
+                                                  Array<const double> prior_, std::int64_t leads_, std::int64_t done,
                                                   const JudgeRules* rules, Array<double> out_,
                                                   Array<double> followed) {
     const Series x = x_, paths = paths_, prior = prior_;
@@ -80,6 +81,7 @@ struct JudgeRules {
     const auto leads = static_cast<std::size_t>(leads_), start = static_cast<std::size_t>(first);
     const std::size_t origins = out.size() / leads;
     if (out.size() != origins * leads || paths.size() != members * out.size()) return false;
+    if (done < 0 || static_cast<std::size_t>(done) >= origins) return false;
     if (origins == 0 || start + origins - 1 > x.size()) return false;
     const auto path = [&](std::size_t m, std::size_t o, std::size_t k) { return paths[(m * origins + o) * leads + k]; };
     FadedLosses slow(rules->slow_half_life, members * leads), fast(rules->fast_half_life, members * leads);
@@ -113,6 +115,7 @@ struct JudgeRules {
             // what is usual must not be moved at once by what is unusual
             usual_error.add(0, std::min(error, rules->surprise_to * usual));
         }
+        if (o < static_cast<std::size_t>(done)) continue;
         if (usual_error.mass[0] >= 24.0) {
             const double times = std::exp(surprises.log_mean(0));
             const double share = (times - rules->surprise_from) / (rules->surprise_to - rules->surprise_from);

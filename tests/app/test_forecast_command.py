@@ -50,6 +50,27 @@ def test_forecast_json_is_one_object(traffic, capsys):
     assert code == 0 and len(found["forecast"]) == 24 and found["series"][0]["unique_id"] == "chat"
 
 
+@pytest.mark.parametrize(
+    "values", [np.full(400, 7.0), np.zeros(400), np.full(1, 7.0), np.full(5, 7.0)], ids=len
+)
+def test_forecast_json_writes_null_where_a_skill_cannot_be_told(values, tmp_path, capsys):
+    path = tmp_path / "plain.csv"
+    pd.DataFrame({"series_id": "chat", "hour": range(len(values)), "value": values}).to_csv(path, index=False)
+    code, text, _ = call(capsys, "forecast", path, "--json")
+    told = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert code == 0 and len(told["forecast"]) == 24
+    assert told["series"][0]["skill_last_value"] is None
+
+
+def test_a_glitch_six_hours_ago_moves_nothing(shared, capsys):
+    path = shared / "faults" / "inputs" / "traffic_glitch_6h_ago.csv"
+    code, text, _ = call(capsys, "forecast", path, "--json")
+    value = pd.read_csv(path)["value"]
+    usual = value.drop(value.idxmax()).max()
+    assert code == 0
+    assert max(row["q0.9"] for row in json.loads(text)["forecast"]) < 1.5 * usual
+
+
 @pytest.fixture
 def cluster(tmp_path):
     """Two apps on one series of which one may swap a replica an hour, and a third without history."""

@@ -98,6 +98,21 @@ def test_an_update_gives_what_a_fit_of_the_whole_history_gives():
         step.update(X.iloc[[3]], y.iloc[[3]])
 
 
+def test_hours_taken_in_one_by_one_give_the_same_bits_whether_or_not_the_estimator_was_stored_between():
+    values = weekly(24 * 25, seed=7)
+    values[24 * 20 : 24 * 20 + 3] = np.nan
+    X, y = frame(values)
+    known = 24 * 24
+    one = RealtimeEstimator().fit(X[:known], y[:known])
+    other = RealtimeEstimator().fit(X[:known], y[:known])
+    for at in range(known, known + 4):
+        one.update(X[at : at + 1], y[at : at + 1])
+        other = RealtimeEstimator.from_bundle(other.to_bundle()).update(X[at : at + 1], y[at : at + 1])
+    rows = ahead(48, known + 4)
+    a, b = one.predict_quantiles(rows, LEVELS), other.predict_quantiles(rows, LEVELS)
+    assert a.to_numpy().tobytes() == b.to_numpy().tobytes()
+
+
 def test_an_unchanged_history_costs_no_refit(monkeypatch):
     from tidegrid.estimators.realtime import estimator as module
 

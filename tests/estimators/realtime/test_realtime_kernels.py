@@ -180,7 +180,7 @@ def test_next_hours_weighs_members_on_the_hours_before_each_origin():
     paths[3, :40] = np.nan
     prior = np.array([1.0, 2.0, 1.0, 0.5])
     out, followed = np.empty((origins, leads)), np.zeros(1)
-    kernels.next_hours(x, known, first, paths, prior, leads, JUDGE, out, followed)
+    kernels.next_hours(x, known, first, paths, prior, leads, 0, JUDGE, out, followed)
     model, share = judge(x, known, first, paths, prior)
     close(out, model)
     assert math.isclose(followed[0], share, rel_tol=1e-9) and share > 0.0
