@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from tidegrid.pipeline.state import State
     from tidegrid.pipeline.train import fit_all
     from tidegrid.pipeline.worlds.trace import World
-    from tidegrid.scheduler import Plan, Problem, check, explain, solve
+    from tidegrid.scheduler import Plan, Problem, check
+    from tidegrid.scheduler.explain import explain
+    from tidegrid.scheduler.solve import solve
 
 
 def __getattr__(name: str) -> Any:
