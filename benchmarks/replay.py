@@ -30,7 +30,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import Result, World, sweep, world_from_traces
 from tidegrid.pipeline.replay.measures import digest, regret
 from tidegrid.pipeline.replay.run import run_one
-from tidegrid.pipeline.replay.tuning import UNMET_SHARE, tune, with_knobs
+from tidegrid.pipeline.replay.tuning import UNMET_SHARE, tune, with_parameters
 
 QUEUES = ("fifo", "fifo_backfill", "easy", "easy_priority", "sjf")
 LOOPS = (
@@ -69,13 +69,13 @@ def play(
     label: str = "",
 ) -> dict[str, Result]:
     """Replay each policy and print its row as soon as it is there."""
-    knobs, options = with_knobs(args.knobs, policy)
+    parameters, options = with_parameters(args.parameters, policy)
     print_row(HEAD, label)
     print_row(["---", *["---:"] * (len(HEAD) - 1)])
     out = {}
     chunk = max(1, args.jobs)
     for k in range(0, len(policies), chunk):
-        found = sweep({"": on}, policies[k : k + chunk], knobs, jobs=args.jobs, **options)
+        found = sweep({"": on}, policies[k : k + chunk], parameters, jobs=args.jobs, **options)
         for (_, name), result in found.items():
             out[name] = result
             print_row(row(name, result))
@@ -238,9 +238,9 @@ def speed(args: argparse.Namespace) -> None:
         print(said(on))
         print_row(["policy", "CPU s", "plans", "CPU ms a plan"])
         print_row(["---", "---:", "---:", "---:"])
-        knobs, options = with_knobs(args.knobs)
+        parameters, options = with_parameters(args.parameters)
         for name in args.policy or (*QUEUES, *LOOPS):
-            result = run_one(on, name, knobs, **options)
+            result = run_one(on, name, parameters, **options)
             plans = result.outcome.plans
             each = f"{1000 * result.cpu_s / plans:.1f}" if plans else ""
             print_row([name, f"{result.cpu_s:.1f}", str(plans), each])
@@ -256,14 +256,14 @@ def warm_up(args: argparse.Namespace, names: Sequence[str]) -> None:
 
 def same(args: argparse.Namespace) -> None:
     on = world(args, (args.gpus or [640])[0])
-    knobs, options = with_knobs(args.knobs)
+    parameters, options = with_parameters(args.parameters)
     print(said(on))
     print_row(["policy", "first replay", "second replay, in another process", "the same bytes", "CPU s"])
     print_row(["---"] * 5)
     different = 0
     for name in args.policy or (*QUEUES, "rolling"):
-        one = run_one(on, name, knobs, **options)
-        two = sweep({"a": on, "b": on}, [name], knobs, jobs=2, **options)["b", name]
+        one = run_one(on, name, parameters, **options)
+        two = sweep({"a": on, "b": on}, [name], parameters, jobs=2, **options)["b", name]
         digests = digest(one.outcome), digest(two.outcome)
         alike = digests[0] == digests[1] and one.figures == two.figures
         different += not alike
@@ -282,7 +282,7 @@ def dask_workers(args: argparse.Namespace) -> None:
     gpus = (args.gpus or [640])[0]
     worlds = {f"seed {seed}": world(args, gpus, seed=args.seed + seed) for seed in range(8)}
     names = args.policy or ("rolling",)
-    knobs, options = with_knobs(args.knobs)
+    parameters, options = with_parameters(args.parameters)
     short = replace(next(iter(worlds.values())), end_s=3600.0)
     print(said(next(iter(worlds.values()))))
     # the workers' sampling profiler costs a replay several percent
@@ -290,14 +290,14 @@ def dask_workers(args: argparse.Namespace) -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         with Client(cluster) as client:
             # imports and compiled code are loaded on both sides before the clock runs
-            client.run(lambda: [run_one(short, name, knobs, **options) for name in names] and None)
+            client.run(lambda: [run_one(short, name, parameters, **options) for name in names] and None)
             began = time.perf_counter()
-            beside = sweep(worlds, names, knobs, backend="dask", **options)
+            beside = sweep(worlds, names, parameters, backend="dask", **options)
             two = time.perf_counter() - began
         for name in names:
-            run_one(short, name, knobs, **options)
+            run_one(short, name, parameters, **options)
         began = time.perf_counter()
-        alone = sweep(worlds, names, knobs, **options)
+        alone = sweep(worlds, names, parameters, **options)
         one = time.perf_counter() - began
     alike = all(digest(alone[k].outcome) == digest(beside[k].outcome) for k in alone)
     print_row(["measure", "found"])
@@ -316,7 +316,7 @@ def search(args: argparse.Namespace) -> None:
     worlds = {f"seed {seed}": world(args, gpus, seed=seed) for seed in args.seeds or (args.seed,)}
     for name, on in worlds.items():
         print(f"{name}: {said(on)}")
-    knobs, options = with_knobs(args.knobs)
+    parameters, options = with_parameters(args.parameters)
     tried = dict(map(values, args.tries)) or None
     heads: list[str] = []
 
@@ -332,7 +332,7 @@ def search(args: argparse.Namespace) -> None:
         worlds,
         tried,
         unmet_share=args.unmet,
-        base=knobs,
+        base=parameters,
         options=options,
         name=name,
         jobs=args.jobs,
@@ -392,10 +392,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the users' priorities (default 0)")
     parser.add_argument("--jobs", type=int, default=1, help="replays to play at once (default 1)")
     parser.add_argument(
-        "--set", nargs="+", default=[], metavar="KNOB=VALUE", help="knobs of the rolling allocator"
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="parameters of the rolling allocator"
     )
     parser.add_argument(
-        "--try", nargs="+", default=[], metavar="KNOB=V,V", dest="tries", help="tune: values to try"
+        "--try", nargs="+", default=[], metavar="NAME=V,V", dest="tries", help="tune: values to try"
     )
     parser.add_argument(
         "--unmet", type=float, default=UNMET_SHARE, help="tune: wanted share of unmet realtime"
@@ -405,23 +405,23 @@ def main() -> None:
     )
     parser.add_argument("--report", help="also write the report as an HTML file (policies, jobs-alone, drac)")
     args = parser.parse_args()
-    args.knobs = dict(map(knob, args.set))
+    args.parameters = dict(map(parameter, args.set))
     if (args.days is not None and args.days <= 0) or args.skip_days < 0:
         raise InputError("is out of range", field="--days, --skip-days", fix="give positive numbers")
     MEASURES[args.measure][0](args)
 
 
-def knob(text: str) -> tuple[str, float]:
+def parameter(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)
     except ValueError:
-        raise InputError(f"{text!r} is not KNOB=VALUE", field="--set", fix="write shortness=0.3") from None
+        raise InputError(f"{text!r} is not NAME=VALUE", field="--set", fix="write shortness=0.3") from None
 
 
 def values(text: str) -> tuple[str, list[float]]:
     name, _, listed = text.partition("=")
-    return name, [knob(f"{name}={value}")[1] for value in listed.split(",")]
+    return name, [parameter(f"{name}={value}")[1] for value in listed.split(",")]
 
 
 if __name__ == "__main__":

@@ -78,9 +78,9 @@ def plan(
     check_store(store)
     with progress("reading the site", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
-        knobs = Policy.read(policy) if policy else Policy()
+        parameters = Policy.read(policy) if policy else Policy()
         make_folder(out)
-        result = plan_site(read, store or site / "models", knobs, mode, time_limit, seed, step)
+        result = plan_site(read, store or site / "models", parameters, mode, time_limit, seed, step)
         step("writing the plan")
         files = write_planned(result, out, report=report)
     if json_:

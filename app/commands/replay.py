@@ -70,11 +70,11 @@ def replay(
         typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs."),
     ] = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
-    knobs: Annotated[
-        Path | None, typer.Option("--knobs", help="JSON file of knobs, such as --tune writes.")
+    parameters: Annotated[
+        Path | None, typer.Option("--parameters", help="JSON file of parameters, such as --tune writes.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="One knob, such as shortness=0.3. May be repeated.")
+        list[str] | None, typer.Option("--set", help="One parameter, such as shortness=0.3. May be repeated.")
     ] = None,
     timezone: TraceZoneOption = "UTC",
     country: Annotated[
@@ -98,7 +98,7 @@ def replay(
     tries: Annotated[
         list[str] | None,
         typer.Option(
-            "--try", help="With --tune, values of a knob: demand_quantile=0.8,0.9. May be repeated."
+            "--try", help="With --tune, values of a parameter: demand_quantile=0.8,0.9. May be repeated."
         ),
     ] = None,
     unmet: Annotated[
@@ -106,7 +106,8 @@ def replay(
         typer.Option("--unmet", min=0.0, max=1.0, help="With --tune, the unmet share that is wanted."),
     ] = 0.02,
     out: Annotated[
-        Path | None, typer.Option("--out", help="With --tune, write the best knobs here, for --knobs.")
+        Path | None,
+        typer.Option("--out", help="With --tune, write the best parameters here, for --parameters."),
     ] = None,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Replays to play at once.")
@@ -125,7 +126,7 @@ def replay(
     from tidegrid.files import check_outputs
     from tidegrid.pipeline.replay import sweep, world_from_traces
     from tidegrid.pipeline.replay.sweep import check_policies
-    from tidegrid.pipeline.replay.tuning import check_grid, read_knobs, with_knobs
+    from tidegrid.pipeline.replay.tuning import check_grid, read_parameters, with_parameters
 
     if (tries or out) and not tune:
         raise InputError("only a search has it", field="--try, --out", fix="add --tune")
@@ -137,14 +138,14 @@ def replay(
         raise InputError("only the report shows a day", field="--grid-day", fix="add --report")
     check_policies(policies or [])
     plans = [name for name in policies or ["rolling"] if name.startswith("rolling")]
-    if not plans and (sets or knobs or tune):
+    if not plans and (sets or parameters or tune):
         raise InputError(
-            "a queue has no knobs",
-            field="--set, --knobs, --tune",
+            "a queue has no parameters",
+            field="--set, --parameters, --tune",
             fix="add a policy that plans, such as rolling",
         )
-    given = {knob: values[0] for knob, values in (_values(s, "--set") for s in sets or [])}
-    policy, options = with_knobs(given, *(read_knobs(knobs) if knobs else ()))
+    given = {parameter: values[0] for parameter, values in (_values(s, "--set") for s in sets or [])}
+    policy, options = with_parameters(given, *(read_parameters(parameters) if parameters else ()))
     grid = dict(_values(text, "--try") for text in tries or []) or None
     check_grid(grid or {})
     check_outputs(report, out)
@@ -174,7 +175,7 @@ def replay(
             world = world.equal_priorities()
         if tune:
             name = policies[0] if policies else "rolling"
-            what = f"searching the knobs of {name} on {len(world.jobs):,} jobs"
+            what = f"searching the parameters of {name} on {len(world.jobs):,} jobs"
             step(what)
 
             tried = []
@@ -362,7 +363,7 @@ def _tune(
                 line.append(f"{value:,.0f}" if column in counts else f"{value:.4g}")
         lines.append(line)
     table("", ["best", *columns], lines)
-    say("best: " + " ".join(f"--set {knob}={value:g}" for knob, value in found.best.items()))
+    say("best: " + " ".join(f"--set {parameter}={value:g}" for parameter, value in found.best.items()))
     if not found.within:
         say(f"No setting keeps unmet realtime within {100 * unmet:g} %: the best is the one with the least.")
     tell(notes)
@@ -370,9 +371,9 @@ def _tune(
 
 
 def _values(text: str, option: str) -> tuple[str, list[float]]:
-    knob, _, values = text.partition("=")
+    parameter, _, values = text.partition("=")
     try:
-        return knob, [int(v) if v.strip().lstrip("-").isdigit() else float(v) for v in values.split(",")]
+        return parameter, [int(v) if v.strip().lstrip("-").isdigit() else float(v) for v in values.split(",")]
     except ValueError:
         example = "demand_quantile=0.8,0.9" if option == "--try" else "demand_quantile=0.8"
         raise InputError(

@@ -20,7 +20,7 @@ class Task:
         The name of its world.
     policy
         One of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
-    knobs
+    parameters
         The rolling allocator's parameters; the defaults where None.
     options
         Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`, such as ``rounds``.
@@ -28,14 +28,14 @@ class Task:
 
     world: str
     policy: str
-    knobs: Policy | None = None
+    parameters: Policy | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sweep(
     worlds: Mapping[str, World],
     policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
-    knobs: Policy | None = None,
+    parameters: Policy | None = None,
     *,
     jobs: int = 1,
     backend: str | None = None,
@@ -50,7 +50,7 @@ def sweep(
         Worlds by name, such as one a seed or a trace.
     policies
         Names of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
-    knobs
+    parameters
         The rolling allocator's parameters.
     jobs
         Processes, as in joblib; Dask and Ray use all workers that they have.
@@ -72,7 +72,7 @@ def sweep(
     InputError
         A policy is unknown.
     """
-    tasks = [Task(world, policy, knobs, options) for world in worlds for policy in policies]
+    tasks = [Task(world, policy, parameters, options) for world in worlds for policy in policies]
     results = run_tasks(worlds, tasks, jobs=jobs, backend=backend, each=each)
     return {(task.world, task.policy): result for task, result in zip(tasks, results, strict=True)}
 
@@ -98,7 +98,7 @@ def run_tasks(
     from joblib import Parallel, delayed, parallel_config
 
     check_policies(task.policy for task in tasks)
-    calls = [delayed(_one)(worlds[t.world], t.policy, t.knobs, **t.options) for t in tasks]
+    calls = [delayed(_one)(worlds[t.world], t.policy, t.parameters, **t.options) for t in tasks]
     if backend is None:
         return _collect(Parallel(n_jobs=jobs, return_as="generator")(calls), each)
     try:
@@ -131,7 +131,7 @@ def check_policies(names: Iterable[str]) -> None:
             )
 
 
-def _one(world: World, policy: str, knobs: Policy | None, **options: Any) -> Result:
+def _one(world: World, policy: str, parameters: Policy | None, **options: Any) -> Result:
     """Replay in this process alone.
 
     Left to itself, joblib inside an estimator would send its parts to the cluster too, and a Dask worker would begin
@@ -140,7 +140,7 @@ def _one(world: World, policy: str, knobs: Policy | None, **options: Any) -> Res
     from joblib import parallel_config
 
     with parallel_config(backend="sequential"):
-        return run_one(world, policy, knobs, **options)
+        return run_one(world, policy, parameters, **options)
 
 
 def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> list[Result]:

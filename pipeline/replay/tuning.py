@@ -111,7 +111,7 @@ def tune(
     tried = dict(GRID if grid is None else grid)
     start, further = base or Policy(), dict(options or {})
     check_grid(tried)
-    begin = {knob: _default(knob, start, further) for knob in tried}
+    begin = {parameter: _default(parameter, start, further) for parameter in tried}
     found: dict[tuple[float, ...], dict[str, Any]] = {}
 
     def play(settings: Sequence[dict[str, float]]) -> None:
@@ -119,8 +119,8 @@ def tune(
         new = list({tuple(s.values()): s for s in new}.values())
         tasks = []
         for setting in new:
-            knobs, rest = with_knobs(setting, start, further)
-            tasks += [Task(world, name, knobs, rest) for world in by_name]
+            parameters, rest = with_parameters(setting, start, further)
+            tasks += [Task(world, name, parameters, rest) for world in by_name]
         results = run_tasks(by_name, tasks, jobs=jobs, backend=backend)
         for i, setting in enumerate(new):
             mine = results[i * len(by_name) : (i + 1) * len(by_name)]
@@ -136,8 +136,8 @@ def tune(
         play([best])
         for _ in range(passes):
             before = best
-            for knob, values in tried.items():
-                play([{**best, knob: value} for value in values])
+            for parameter, values in tried.items():
+                play([{**best, parameter: value} for value in values])
                 best = _best(found, unmet_share, tried)
             if best == before:
                 break
@@ -146,12 +146,12 @@ def tune(
     best = _best(found, unmet_share, tried)
     table = pd.DataFrame(found.values())
     table["best"] = [key == tuple(best.values()) for key in found]
-    policy, rest = with_knobs(best, start, further)
+    policy, rest = with_parameters(best, start, further)
     within = bool(found[tuple(best.values())]["unmet_share"] <= unmet_share)
     return Tuning(table, best, within, policy, rest)
 
 
-def with_knobs(
+def with_parameters(
     setting: Mapping[str, float], base: Policy | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Policy, dict[str, Any]]:
     """Return the planner's parameters, and the other arguments of a replay, with a setting's values.
@@ -161,31 +161,31 @@ def with_knobs(
     InputError
         A parameter is unknown or out of its range.
     """
-    knobs, rest = {}, dict(options or {})
-    for knob, value in setting.items():
-        if knob in Policy.model_fields:
-            knobs[knob] = value
-        elif knob in _arguments():
-            rest[knob] = _checked(knob, value)
+    parameters, rest = {}, dict(options or {})
+    for parameter, value in setting.items():
+        if parameter in Policy.model_fields:
+            parameters[parameter] = value
+        elif parameter in _arguments():
+            rest[parameter] = _checked(parameter, value)
         else:
             known = ", ".join((*Policy.model_fields, *_arguments()))
-            raise InputError(f"{knob!r} is not a parameter", fix=f"use some of {known}")
-    return Policy.of({**(base or Policy()).model_dump(), **knobs}), rest
+            raise InputError(f"{parameter!r} is not a parameter", fix=f"use some of {known}")
+    return Policy.of({**(base or Policy()).model_dump(), **parameters}), rest
 
 
-def read_knobs(path: str | Path) -> tuple[Policy, dict[str, Any]]:
-    """Read a setting from a JSON object, as :func:`with_knobs` takes it; what it leaves out keeps its default.
+def read_parameters(path: str | Path) -> tuple[Policy, dict[str, Any]]:
+    """Read a setting from a JSON object, as :func:`with_parameters` takes it; what it leaves out keeps its default.
 
     Raises
     ------
     InputError
-        The file cannot be read, or a knob is unknown or out of its range; it is named.
+        The file cannot be read, or a parameter is unknown or out of its range; it is named.
     """
     setting = read_json(path)
     if not isinstance(setting, dict):
         raise InputError("is not a JSON object", file=path, fix='write parameters: {"demand_quantile": 0.8}')
     try:
-        return with_knobs(setting)
+        return with_parameters(setting)
     except InputError as error:
         raise error.in_file(path) from None
 
@@ -198,21 +198,21 @@ def check_grid(grid: Mapping[str, Sequence[float]]) -> None:
     InputError
         The parameter is named.
     """
-    for knob, values in grid.items():
+    for parameter, values in grid.items():
         if not len(values):
-            raise InputError("has no values to try", field=knob, fix="give one or more")
+            raise InputError("has no values to try", field=parameter, fix="give one or more")
         for value in values:
-            with_knobs({knob: value})
+            with_parameters({parameter: value})
 
 
 def _best(
-    found: Mapping[tuple[float, ...], dict[str, Any]], unmet_share: float, knobs: Mapping[str, Any]
+    found: Mapping[tuple[float, ...], dict[str, Any]], unmet_share: float, parameters: Mapping[str, Any]
 ) -> dict[str, float]:
     rows = list(found.values())
     within = [row for row in rows if row["unmet_share"] <= unmet_share]
     most = max(within, key=lambda row: row["value_share"]) if within else None
     row = most or min(rows, key=lambda row: row["unmet_share"])
-    return {knob: row[knob] for knob in knobs}
+    return {parameter: row[parameter] for parameter in parameters}
 
 
 def _summary(results: Sequence[Result]) -> dict[str, Any]:
@@ -237,14 +237,16 @@ def _arguments() -> Mapping[str, Any]:
     return {p.name: p.default for p in parameters if p.name not in ("world", "name", "policy")}
 
 
-def _checked(knob: str, value: Any) -> Any:
+def _checked(parameter: str, value: Any) -> Any:
     """Return the value of an argument of a replay; all of them are counts."""
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 0:
-        raise InputError(f"{value!r} is not what it takes", field=knob, fix="write a whole number, 0 or more")
+        raise InputError(
+            f"{value!r} is not what it takes", field=parameter, fix="write a whole number, 0 or more"
+        )
     return value
 
 
-def _default(knob: str, base: Policy, options: Mapping[str, Any]) -> Any:
-    if knob in Policy.model_fields:
-        return getattr(base, knob)
-    return options.get(knob, _arguments()[knob])
+def _default(parameter: str, base: Policy, options: Mapping[str, Any]) -> Any:
+    if parameter in Policy.model_fields:
+        return getattr(base, parameter)
+    return options.get(parameter, _arguments()[parameter])

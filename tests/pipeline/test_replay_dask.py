@@ -64,17 +64,17 @@ def test_the_command_line_connects_to_a_scheduler_by_its_address(
     with engine(None, scheduler) as backend:
         assert backend == "dask"
         found = sweep({"seed 0": WORLDS["seed 0"]}, ["rolling"], backend=backend)
-        knobs = {"job_quantile": (0.4, 0.5)}
-        tuned = tune(WORLDS["seed 0"], knobs, name="rolling_perfect_demand", backend=backend)
+        parameters = {"job_quantile": (0.4, 0.5)}
+        tuned = tune(WORLDS["seed 0"], parameters, name="rolling_perfect_demand", backend=backend)
     assert digest(found["seed 0", "rolling"].outcome) == digest(alone["seed 0", "rolling"].outcome)
-    assert tuned.table.equals(tune(WORLDS["seed 0"], knobs, name="rolling_perfect_demand").table)
+    assert tuned.table.equals(tune(WORLDS["seed 0"], parameters, name="rolling_perfect_demand").table)
 
 
 def test_two_processes_give_the_results_of_one(alone: dict[tuple[str, str], Result]) -> None:
     assert same(alone, sweep(WORLDS, POLICIES, jobs=2))
 
 
-def test_knobs_reach_every_replay() -> None:
+def test_parameters_reach_every_replay() -> None:
     world = {"": WORLDS["seed 1"]}
     usual = sweep(world, ["rolling_perfect"])["", "rolling_perfect"]
     other = sweep(world, ["rolling_perfect"], Policy(step_minutes=15), rounds=3)["", "rolling_perfect"]

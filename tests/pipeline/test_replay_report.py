@@ -151,24 +151,34 @@ def test_jobs_that_cannot_run_are_counted(files: tuple[str, str], capsys: pytest
     assert found["left_out"] + found["policies"]["fifo"]["jobs"] == 80
 
 
-def test_the_command_searches_knobs(
+def test_the_command_searches_parameters(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs, traffic = files
-    out = tmp_path / "knobs.json"
+    out = tmp_path / "parameters.json"
     tune = ("--gpus", "16", "--days", "0.7", "--tune", "--policy", "rolling_perfect_demand")
     tries = ("--try", "job_quantile=0.5,0.8", "--try", "shortness=0,0.2")
     code, text, _ = call(capsys, "replay", jobs, "--traffic", traffic, *tune, *tries, "--out", str(out))
     assert code == 0 and "best: --set job_quantile=" in text
-    knobs = json.loads(out.read_text())
-    assert knobs["job_quantile"] in (0.5, 0.8) and knobs["shortness"] in (0, 0.2)
+    parameters = json.loads(out.read_text())
+    assert parameters["job_quantile"] in (0.5, 0.8) and parameters["shortness"] in (0, 0.2)
     again = ("--traffic", traffic, *tune[:4], "--policy", "rolling_perfect_demand", "--json")
     best = text.partition("best: ")[2].splitlines()[0].split()
-    code, with_file, _ = call(capsys, "replay", jobs, *again, "--knobs", str(out))
+    code, with_file, _ = call(capsys, "replay", jobs, *again, "--parameters", str(out))
     assert code == 0
     assert with_file == call(capsys, "replay", jobs, *again, *best)[1]
     code, text, _ = call(
-        capsys, "replay", jobs, "--gpus", "16", "--days", "0.7", "--knobs", str(out), "--set", "shortness=0"
+        capsys,
+        "replay",
+        jobs,
+        "--gpus",
+        "16",
+        "--days",
+        "0.7",
+        "--parameters",
+        str(out),
+        "--set",
+        "shortness=0",
     )
     assert code == 0
 

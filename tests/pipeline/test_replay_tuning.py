@@ -10,14 +10,14 @@ from replay_world import busy
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import replay
-from tidegrid.pipeline.replay.tuning import read_knobs, tune, with_knobs
+from tidegrid.pipeline.replay.tuning import read_parameters, tune, with_parameters
 
-KNOBS = {"job_quantile": (0.5, 0.8), "rounds": (0, 3)}
+PARAMETERS = {"job_quantile": (0.5, 0.8), "rounds": (0, 3)}
 
 
 def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> None:
     world = busy(jobs=20, hours=10)
-    found = tune(world, KNOBS, name="rolling_perfect_demand", search="grid", unmet_share=1.0)
+    found = tune(world, PARAMETERS, name="rolling_perfect_demand", search="grid", unmet_share=1.0)
     assert len(found.table) == 4
     assert found.within
     for row in found.table.to_dict(orient="records"):
@@ -29,7 +29,7 @@ def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> N
     best = found.table[found.table["best"]]
     assert len(best) == 1
     assert best["value_share"].iloc[0] == found.table["value_share"].max()
-    assert found.best == {k: best[k].iloc[0] for k in KNOBS}
+    assert found.best == {k: best[k].iloc[0] for k in PARAMETERS}
     assert found.policy.job_quantile == found.best["job_quantile"]
     assert found.options["rounds"] == found.best["rounds"]
 
@@ -37,12 +37,12 @@ def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> N
 def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() -> None:
     worlds = {"a": busy(1, jobs=15, hours=8), "b": busy(2, jobs=15, hours=8)}
     base = Policy(job_quantile=0.5)
-    found = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
+    found = tune(worlds, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
     first = found.table.iloc[0]
     assert (first["job_quantile"], first["rounds"]) == (0.5, 0)
     assert found.table["value_share"].max() >= first["value_share"]
-    assert not found.table.duplicated(list(KNOBS)).any()
-    again = tune(worlds, KNOBS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
+    assert not found.table.duplicated(list(PARAMETERS)).any()
+    again = tune(worlds, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
     assert found.table.equals(again.table)
 
 
@@ -58,7 +58,7 @@ def test_where_no_setting_keeps_the_share_the_least_unmet_is_the_best() -> None:
     assert found.within == (best["unmet_share"] == 0)
 
 
-def test_knobs_that_do_not_exist_or_cannot_be_are_named() -> None:
+def test_parameters_that_do_not_exist_or_cannot_be_are_named() -> None:
     with pytest.raises(InputError, match="magic"):
         tune(busy(jobs=2), {"magic": (1.0,)})
     with pytest.raises(InputError, match="decay"):
@@ -75,16 +75,16 @@ def test_knobs_that_do_not_exist_or_cannot_be_are_named() -> None:
         {"shortness": np.nan},
     ):
         with pytest.raises(InputError, match=next(iter(wrong))):
-            with_knobs(wrong)
-    policy, options = with_knobs({"decay": 0.9, "shortness": 0.1}, options={"rounds": 3})
+            with_parameters(wrong)
+    policy, options = with_parameters({"decay": 0.9, "shortness": 0.1}, options={"rounds": 3})
     assert policy == Policy(decay=0.9, shortness=0.1)
     assert options == {"rounds": 3}
 
 
-def test_a_file_of_knobs_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
-    path = tmp_path / "knobs.json"
+def test_a_file_of_parameters_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
+    path = tmp_path / "parameters.json"
     path.write_text(json.dumps({"decay": 0.9, "shortness": 0.4, "rounds": 2}))
-    policy, options = read_knobs(path)
+    policy, options = read_parameters(path)
     assert policy == Policy(decay=0.9, shortness=0.4) and options == {"rounds": 2}
     for text, said in (
         ("[]", "is not a JSON object"),
@@ -94,5 +94,5 @@ def test_a_file_of_knobs_takes_all_that_a_setting_takes(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=said) as caught:
-            read_knobs(path)
+            read_parameters(path)
         assert caught.value.file == str(path)
