@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables_by_chance import traffic_rows
 
-from tidegrid.data import DEFAULT_START, fill_gaps, hour_of_week, read_traffic, regular_hours
+from tidegrid.data import DEFAULT_START, fill_gaps, read_traffic, regular_hours
 from tidegrid.errors import InputError
 
 
@@ -71,7 +71,8 @@ def test_hour_zero_is_anchored(tmp_path: Path) -> None:
     notes: list[str] = []
     table = read_traffic(path, notes=notes)
     assert table["timestamp"][0] == pd.Timestamp(DEFAULT_START) and DEFAULT_START in notes[0]
-    assert hour_of_week(table["timestamp"], "UTC").tolist() == [0, 1, 2]
+    stamps = table["timestamp"].dt
+    assert (stamps.dayofweek * 24 + stamps.hour).tolist() == [0, 1, 2]
     assert read_traffic(path, start="2026-03-02T05:00:00+02:00")["timestamp"][0] == pd.Timestamp(
         "2026-03-02T03:00Z"
     )
