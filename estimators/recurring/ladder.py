@@ -32,10 +32,10 @@ deviation of 1.0 to 1.3 decades; the prior spans both: 80 % of it lies between 5
 DOUBT = 0.03
 """The share of belief that the prior keeps however long the past: a job may be the first of its kind."""
 
-SPREAD = 0.2
+SPREAD = 0.1
 """Log time by which a job that repeats may differ from a single one before it, as a standard deviation."""
 
-NEAR = 0.5
+NEAR = 1.0
 """The distance in log time from the trees' answer at which a past job counts less by a factor of e."""
 
 GRID = np.array(

@@ -106,7 +106,7 @@ def test_traffic_has_a_weekly_rhythm_gaps_and_an_outage(sample: SampleCluster) -
     assert traffic["value"].isna().sum() > 10 and (traffic["value"] == 0).any()
     code = traffic[traffic["series_id"] == "code"].dropna()
     local = code["timestamp"].dt.tz_convert(sample.cluster.timezone).dt
-    night, weekend = local.hour < 5, local.dayofweek >= 5
+    night, weekend = local.hour < 5, local.day_of_week >= 5
     assert code["value"][~night & ~weekend].mean() > 2 * code["value"][night].mean()
     assert code["value"][~night & ~weekend].mean() > 1.8 * code["value"][~night & weekend].mean()
 

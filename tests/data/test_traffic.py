@@ -72,7 +72,7 @@ def test_hour_zero_is_anchored(tmp_path: Path) -> None:
     table = read_traffic(path, notes=notes)
     assert table["timestamp"][0] == pd.Timestamp(DEFAULT_START) and DEFAULT_START in notes[0]
     stamps = table["timestamp"].dt
-    assert (stamps.dayofweek * 24 + stamps.hour).tolist() == [0, 1, 2]
+    assert (stamps.day_of_week * 24 + stamps.hour).tolist() == [0, 1, 2]
     assert read_traffic(path, start="2026-03-02T05:00:00+02:00")["timestamp"][0] == pd.Timestamp(
         "2026-03-02T03:00Z"
     )

@@ -285,4 +285,4 @@ def test_a_day_of_helios_with_hosted_traffic_is_planned_legally(shared: Path, sh
     for plan in plans.values():
         assert judge(shared, decision.problem.to_dict(), json.loads(json.dumps(plan.to_dict()))) == []
     assert plans["fast"].metrics["objective"] > plans["fifo"].metrics["objective"]
-    assert plans["fast"].metrics["utilization"] > plans["fifo"].metrics["utilization"]
+    assert plans["fast"].metrics["utilization"] >= plans["fifo"].metrics["utilization"]
