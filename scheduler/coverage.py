@@ -158,12 +158,12 @@ def _holders(problem: Problem, plan: Plan, app: App, start: int, stop: int) -> s
     for p in plan.placements:
         if p.pool == app.pool and p.start < stop and start < p.end:
             job = problem.job_by_id[p.job]
-            how = "running" if job.running else f"priority {job.priority:g}"
+            how = "running" if job.running else f"priority {round(job.priority, 1):g}"
             found.append((-job.priority, p.job, how))
     for name, cells in plan.apps:
         other = problem.app_by_id[name]
         if name != app.id and other.pool == app.pool and any(cells[start:stop]):
-            found.append((-other.priority, name, f"realtime, priority {other.priority:g}"))
+            found.append((-other.priority, name, f"realtime, priority {round(other.priority, 1):g}"))
     told = [f"{name} ({how})" for _, name, how in sorted(found)]
     if not told:
         return f"its GPUs of {app.pool} are closed"
