@@ -429,7 +429,9 @@ class _View:
             return f"{name} {what} {when} (realtime, demand up to {most})"
         other = self.problem.job_by_id[name]
         how = (
-            "running" if other.running else f"priority {round(other.priority, 1):g}{self._goes_first(job, ask, other)}"
+            "running"
+            if other.running
+            else f"priority {round(other.priority, 1):g}{self._goes_first(job, ask, other)}"
         )
         return f"{name} {what} until {end} ({how})"
 

@@ -72,7 +72,10 @@ class Handover(BaseModel):
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or None
             raise InputError(
-                f"is not right ({first['msg'].lower()})", file=path, field=place, fix="see docs/slurm.md"
+                f"is not right ({first['msg'].lower()})",
+                file=path,
+                field=place,
+                fix=f"the fields are {', '.join(cls.model_fields)}",
             ) from None
 
     def covers(self, job: QueueJob) -> bool:
