@@ -59,6 +59,12 @@ TimezoneOption = Annotated[
 TraceZoneOption = Annotated[
     str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
 ]
+ModeOption = Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")]
+TimeLimitOption = Annotated[
+    float | None,
+    typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; mode full alone takes it."),
+]
+PolicyOption = Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")]
 SeedOption = Annotated[
     int,
     typer.Option(

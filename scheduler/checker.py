@@ -16,8 +16,6 @@ from tidegrid.scheduler.problem import App, Closed, Job, Pool, Problem, Shape
 Replica = frozenset[int]
 
 FIGURES = ("utilization", "value", "penalty", "objective", "shortfall", "swaps", "placed", "jobs")
-FIGURES_2 = (*FIGURES, "cost", "work")
-"""The figures of a plan for a problem of version 2."""
 _FREE = -1
 
 

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from tidegrid.app.common import (
-    DAY_SECONDS,
     DONE,
     REFUSED,
     JsonFlag,
+    ModeOption,
+    PolicyOption,
     SeedOption,
+    TimeLimitOption,
     TimezoneOption,
     check_store,
     check_time_limit,
@@ -44,19 +46,9 @@ def plan(
             "--store", help="Model store; default: SITE/models, and estimators fitted afresh without one."
         ),
     ] = None,
-    mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            min=0.0,
-            max=DAY_SECONDS,
-            help="Seconds; mode full alone takes it.",
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
-    ] = None,
+    mode: ModeOption = "fast",
+    time_limit: TimeLimitOption = None,
+    policy: PolicyOption = None,
     now: Annotated[
         str | None,
         typer.Option("--now", help="Instant to plan from, with its zone; default: the files' last."),

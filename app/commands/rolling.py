@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegrid.app.common import (
-    DAY_SECONDS,
     DONE,
     MOST_DAYS,
     REFUSED,
     JsonFlag,
+    ModeOption,
+    PolicyOption,
     SeedOption,
+    TimeLimitOption,
     TimezoneOption,
     check_time_limit,
     count,
@@ -70,19 +72,9 @@ def tick(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The commit's file; default: SITE/commit.json.")
     ] = None,
-    mode: Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")] = "fast",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            min=0.0,
-            max=DAY_SECONDS,
-            help="Seconds; mode full alone takes it.",
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")
-    ] = None,
+    mode: ModeOption = "fast",
+    time_limit: TimeLimitOption = None,
+    policy: PolicyOption = None,
     refit_hours: Annotated[
         float,
         typer.Option(
