@@ -30,6 +30,7 @@ from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.train import train
+from tidegrid.pipeline.worlds.files import Files
 
 MINUTES = (30, 30, 7, 23, 60)
 """From a tick to the next: half hours, a run at an arrival, the rest of its half hour, an hour."""
@@ -131,7 +132,9 @@ def live(folder: Path, sample: SampleCluster, ticks: int) -> None:
     while truth.number < ticks:
         truth.begin()
         truth.write(folder / "site")
-        commit = tick(state, folder / "site", truth.now, settings, models=models, out=folder / "commit.json")
+        commit = tick(
+            state, Files(folder / "site", out=folder / "commit.json"), truth.now, settings, models=models
+        )
         truth.obey(commit.document)
 
 

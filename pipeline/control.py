@@ -1,9 +1,8 @@
-"""The loop: read, learn from outcomes, decide, commit, apply; one turn of it on a site's files is a tick."""
+"""The loop: read, learn from outcomes, decide, commit, apply; one turn of it on a world is a tick."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pandas as pd
 
@@ -25,8 +24,7 @@ from tidegrid.pipeline.rolling.reconcile import reconcile
 from tidegrid.pipeline.rolling.store import Commit, StateStore
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.train import train
-from tidegrid.pipeline.worlds import Reading
-from tidegrid.pipeline.worlds.files import Files
+from tidegrid.pipeline.worlds import Reading, World
 from tidegrid.scheduler import Plan, Problem, StalePlanError, require_current
 
 UNMET_DAYS = pd.Timedelta(days=7)
@@ -51,8 +49,6 @@ class Settings:
     refit_hours
         How often champions are challenged by a fit on all that is known; None for never. In between they are
         brought up to date at each tick, in memory.
-    timezone
-        The IANA zone of times in the files that carry none.
     rounds
         Rounds of the fast planner's search; None for as many as its budget buys.
     candidates
@@ -64,14 +60,13 @@ class Settings:
     time_limit: float | None = None
     seed: int = 0
     refit_hours: float | None = 168.0
-    timezone: str | None = None
     rounds: int | None = None
     candidates: int | None = None
 
     @property
     def sha256(self) -> str:
         """The hash of what a plan depends on beside its input."""
-        parts = [self.policy.model_dump(mode="json"), self.mode, self.time_limit, self.seed, self.timezone]
+        parts = [self.policy.model_dump(mode="json"), self.mode, self.time_limit, self.seed]
         return _sha(as_json([*parts, self.rounds, self.candidates]))
 
 
@@ -148,27 +143,26 @@ def turn(
 
 def tick(
     state: StateStore,
-    folder: str | Path,
+    world: World,
     now: str | pd.Timestamp,
     settings: Settings | None = None,
     *,
     models: ModelStore | None = None,
     estimators: Mapping[str, Estimator] | None = None,
     forecaster: Estimating | None = None,
-    out: str | Path | None = None,
     step: Step = lambda text: None,
 ) -> Commit:
-    """Plan the site from ``now`` on and commit step 0.
+    """Plan a world from ``now`` on and commit step 0.
 
-    The same files at the same instant are committed once: a second call returns the first one's commit. All that a
-    tick writes is one transaction; ``out`` is written after it, atomically, and again by a repeated call.
+    The same version of a world at the same instant is committed once: a second call returns the first one's commit.
+    All that a tick writes is one transaction; the commit is applied after it, and again by a repeated call.
 
     Parameters
     ----------
     state
         What earlier ticks left.
-    folder
-        The site's folder, as :meth:`tidegrid.pipeline.site.Site.read` reads it.
+    world
+        What is planned, such as :class:`tidegrid.pipeline.worlds.files.Files` of a site's folder.
     now
         The start of step 0.
     settings
@@ -179,23 +173,20 @@ def tick(
         Fitted estimators to use instead, as they are.
     forecaster
         A forecaster that lives from tick to tick, to use instead; it learns what each tick finds.
-    out
-        The file that the commit is written to.
     step
         Told what is being done.
 
     Raises
     ------
     StalePlanError
-        The files changed while the plan was made, another tick was committed meanwhile, or a later instant is
+        The world changed while the plan was made, another tick was committed meanwhile, or a later instant is
         committed already; nothing was written.
     InputError
-        A file cannot be used, or this input is committed already under other settings.
+        The world cannot be read, or this input is committed already under other settings.
     """
     how = settings or Settings()
     moment = as_instant(now, field="now")
     last = state.last()
-    world = Files(folder, how.timezone, None if last is None else pd.Timestamp(last.now))
     version = world.version()
     key = _sha(f"{version} {iso(moment)}")
     done = state.commit_of(key)
@@ -214,13 +205,13 @@ def tick(
         done = _tick(state, world, moment, how, version, key, last, models, estimators, forecaster, step)
         last = done
     if last is not None and done.tick == last.tick:
-        world.apply(done.text, out)
+        world.apply(done)
     return done
 
 
 def _tick(
     state: StateStore,
-    world: Files,
+    world: World,
     now: pd.Timestamp,
     how: Settings,
     version: str,
@@ -232,9 +223,10 @@ def _tick(
     step: Step,
 ) -> Commit:
     step("reading the site")
-    reading = world.read(now)
+    since = None if last is None else pd.Timestamp(last.now)
+    reading = world.read(now, since)
     history, cluster = reading.history(), reading.state.cluster
-    found = reconcile(state.watched(), reading.state, history, world.since)
+    found = reconcile(state.watched(), reading.state, history, since)
     notes: list[str] = []
     meta: dict[str, str] = {}
     recorded = state.hours(iso(now - RECORD_DAYS))
@@ -258,9 +250,8 @@ def _tick(
     had = {(one.series, one.hour) for one in recorded}
     fresh = [one for key_, one in sorted(forecaster.hours.items()) if key_ not in had]
     holds = holds_of(decision)
-    since = iso(now - UNMET_DAYS)
     held = {app.id: len(app.held) for app in cluster.apps}
-    unmet = unmet_hours(known, state.holds(since), cluster, held)
+    unmet = unmet_hours(known, state.holds(iso(now - UNMET_DAYS)), cluster, held)
     events = [*found.events, *surprises, *decision.events]
     number = 1 if last is None else last.tick + 1
     document = {
@@ -296,9 +287,7 @@ def _tick(
     )
     step("committing")
     if world.version() != version:
-        raise StalePlanError(
-            f"the files of {world.folder} changed while the plan was made; tick again on the new ones"
-        )
+        raise StalePlanError(f"{world.name} changed while the plan was made; tick again on what they are now")
     require_current(decision.plan, decision.problem)
     state.write(commit, changes)
     return commit

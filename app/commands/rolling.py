@@ -97,6 +97,7 @@ def tick(
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.rolling import StateStore
     from tidegrid.pipeline.site import Site
+    from tidegrid.pipeline.worlds.files import Files
 
     check_time_limit(mode, time_limit)
     as_instant(now, field="now")
@@ -109,14 +110,18 @@ def tick(
         time_limit=time_limit,
         seed=seed,
         refit_hours=refit_hours or None,
-        timezone=timezone,
     )
     opened = StateStore(state)
     before = opened.last()
     with progress("ticking", quiet=json_) as step:
         models = make_folder(store or site / "models")
         commit = run_tick(
-            opened, site, now, settings, models=ModelStore(models), out=out or site / "commit.json", step=step
+            opened,
+            Files(site, timezone, out or site / "commit.json"),
+            now,
+            settings,
+            models=ModelStore(models),
+            step=step,
         )
     document = commit.document
     if before is not None and commit.tick <= before.tick:

@@ -138,7 +138,7 @@ def play(
             hour = int(now // HOUR)
         if whole or played.can_start(played.waiting if over else new):
             memory.widths = played.widths
-            decision = turn(played.read(), forecaster, memory, how)
+            decision = turn(played.read(played.now), forecaster, memory, how)
             if each is not None:
                 each(played, decision)
             played.apply(decision)
@@ -148,7 +148,7 @@ def play(
 
 def forecaster_of(world: World, durations: str = "forecast", demand: str = "forecast") -> Estimating:
     """Return what a loop is told of a world: forecasts, ``perfect`` knowledge, ``medians``, or the ``peak``."""
-    history = Simulated(world).read().history()
+    history = Simulated(world).history()
     answers: dict[str, Estimator] = {}
     names = [name for name, what in (("recurring", durations), ("realtime", demand)) if what == "forecast"]
     if not world.apps:

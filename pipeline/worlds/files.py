@@ -9,6 +9,7 @@ import pandas as pd
 from tidegrid.data import History
 from tidegrid.errors import InputError
 from tidegrid.files import regular_file, write_text
+from tidegrid.pipeline.rolling.store import Commit
 from tidegrid.pipeline.site import FILES, Site
 from tidegrid.pipeline.worlds import Reading
 
@@ -24,27 +25,31 @@ class Files:
         As :meth:`tidegrid.pipeline.site.Site.read` reads it.
     timezone
         The IANA zone of times in the files that carry none.
-    since
-        The instant of the reading before; None where there was none, and all is news.
+    out
+        The file that commits are written to, for the site to act on; None for none.
     """
 
     def __init__(
-        self, folder: str | Path, timezone: str | None = None, since: pd.Timestamp | None = None
+        self, folder: str | Path, timezone: str | None = None, out: str | Path | None = None
     ) -> None:
-        self.folder, self.timezone, self.since = Path(folder), timezone, since
+        self.folder, self.timezone, self.out = Path(folder), timezone, out
+        self.name = f"the files of {self.folder}"
 
     def version(self) -> str:
-        """Return the SHA-256 of the files: the version of the input."""
-        return site_version(self.folder)
+        """Return the SHA-256 of the files, and of the zone where one is given: both decide what is read."""
+        version = site_version(self.folder)
+        if self.timezone is None:
+            return version
+        return hashlib.sha256(f"{version} {self.timezone}".encode()).hexdigest()
 
-    def read(self, now: pd.Timestamp) -> Reading:
+    def read(self, now: pd.Timestamp, since: pd.Timestamp | None = None) -> Reading:
         """Read the files as of an instant."""
-        return reading_of(Site.read(self.folder, now=now, timezone=self.timezone), self.since)
+        return reading_of(Site.read(self.folder, now=now, timezone=self.timezone), since)
 
-    def apply(self, text: str, out: str | Path | None) -> None:
-        """Write a commit for the site to act on, whole or not at all."""
-        if out is not None:
-            write_text(out, text)
+    def apply(self, commit: Commit) -> None:
+        """Write a commit atomically."""
+        if self.out is not None:
+            write_text(self.out, commit.text)
 
 
 def reading_of(site: Site, since: pd.Timestamp | None = None) -> Reading:

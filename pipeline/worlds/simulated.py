@@ -172,13 +172,28 @@ class Simulated:
 
     # reading and applying ------------------------------------------------------------------------
 
+    @property
+    def now(self) -> pd.Timestamp:
+        """The instant that the world has come to."""
+        return self.instant(self.now_s)
+
     def instant(self, seconds: float) -> pd.Timestamp:
         """Return the instant of a second of the replay."""
         return self.world.start + pd.Timedelta(seconds=seconds)
 
-    def read(self) -> Reading:
-        """Return what can be known now; the truth of what has not happened stays hidden."""
-        now, hours = self.instant(self.now_s), int(self.now_s // HOUR)
+    def read(self, now: pd.Timestamp, since: pd.Timestamp | None = None) -> Reading:
+        """Return what can be known now; the truth of what has not happened stays hidden.
+
+        Parameters
+        ----------
+        now
+            The instant that the world has come to: it knows no other.
+        since
+            Not used: news is what came after the reading before, which the world knows itself.
+        """
+        if now != self.now:
+            raise ValueError(f"the simulated world is at {self.now}, not at {now}")
+        hours = int(self.now_s // HOUR)
         news = _NOTHING
         if self._news or (hours > self._hours_known and self.world.apps):
             traffic = self._traffic(self._hours_known, hours)
@@ -199,7 +214,7 @@ class Simulated:
     def history(self) -> History:
         """Return all that is known now."""
         traffic = self._traffic(-WARM_UP_HOURS, int(self.now_s // HOUR))
-        return History(self._jobs(self._ended), traffic, checked=True, instant=self.instant(self.now_s))
+        return History(self._jobs(self._ended), traffic, checked=True, instant=self.now)
 
     def apply(self, decision: Decision) -> list[str]:
         """Do what was decided; return the jobs that started."""

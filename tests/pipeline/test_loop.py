@@ -26,6 +26,7 @@ from tidegrid.pipeline.records import Hour, Outcome, iso
 from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.train import train
+from tidegrid.pipeline.worlds.files import Files
 
 POLICY = Policy(horizon_hours=24, lookahead_hours=0)
 
@@ -41,7 +42,7 @@ def starts_by_tick(folder: Path, seed: int) -> list[dict[str, pd.Timestamp]]:
     found = []
     for _ in range(8):
         commit = tick(
-            state, world.write(), world.now, Settings(policy=POLICY), estimators={"recurring": Told()}
+            state, Files(world.write()), world.now, Settings(policy=POLICY), estimators={"recurring": Told()}
         )
         kept = state.plan(commit.tick)
         assert kept is not None
@@ -65,19 +66,19 @@ def test_on_stale_files_nothing_is_started_and_that_is_told(tmp_path: Path) -> N
     world.submit("j", 1, 3, 5)
     folder = world.write()
     commit = tick(
-        state, folder, START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()}
+        state, Files(folder), START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()}
     )
     assert commit.document["start"] == []
     told = [event["text"] for event in commit.document["events"] if event["kind"] == "stale"]
     assert len(told) == 1 and "24 h" in told[0]
     later = tick(
-        state, folder, START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()}
+        state, Files(folder), START + 3 * 24 * HOUR, Settings(policy=POLICY), estimators={"recurring": Told()}
     )
     assert later == commit
     fresh = Policy(horizon_hours=24, stale_hours=100)
     other = StateStore(tmp_path / "other.db")
     commit = tick(
-        other, folder, START + 3 * 24 * HOUR, Settings(policy=fresh), estimators={"recurring": Told()}
+        other, Files(folder), START + 3 * 24 * HOUR, Settings(policy=fresh), estimators={"recurring": Told()}
     )
     assert [one["job"] for one in commit.document["start"]] == ["j"]
 
@@ -180,7 +181,7 @@ def test_a_tick_that_was_killed_in_its_training_commits_the_same_when_run_again(
         models = tmp_path / where
         models.mkdir(exist_ok=True)
         return tick(
-            state, tmp_path / "site", sample.now, Settings(policy=POLICY), models=ModelStore(models)
+            state, Files(tmp_path / "site"), sample.now, Settings(policy=POLICY), models=ModelStore(models)
         ).text
 
     undisturbed = run("undisturbed")
@@ -220,7 +221,7 @@ def test_an_unchanged_queue_with_an_app_still_follows_its_demand(tmp_path: Path)
     for _ in range(5):
         answers = {"recurring": Told(), "realtime": Curve({"chat": curve})}
         world.obey(
-            tick(state, world.write(), world.now, Settings(policy=policy), estimators=answers).document
+            tick(state, Files(world.write()), world.now, Settings(policy=policy), estimators=answers).document
         )
         world.advance()
     assert len(world.held["chat"]) == 3 and accuracy(state).unmet == 0

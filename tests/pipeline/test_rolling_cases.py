@@ -13,12 +13,13 @@ from tidegrid.estimators.realtime import RealtimeEstimator
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import StateStore, accuracy
+from tidegrid.pipeline.worlds.files import Files
 
 
 def step(world: World, state: StateStore, policy: Policy, **answers: Any) -> dict[str, Any]:
     """One tick that the world obeys; what the commit says."""
     told = {"recurring": Told(), "realtime": Curve({a: app[2] for a, app in world.apps.items()})} | answers
-    commit = tick(state, world.write(), world.now, Settings(policy=policy), estimators=told)
+    commit = tick(state, Files(world.write()), world.now, Settings(policy=policy), estimators=told)
     world.obey(commit.document)
     return commit.document
 
@@ -247,7 +248,7 @@ def test_a_long_weekend_and_an_outage_do_not_become_next_week(
             learnt.update(new[["unique_id", "ds"]], new["y"])
         tick(
             state,
-            folder,
+            Files(folder),
             world.now,
             Settings(policy=policy),
             estimators={"recurring": Told(), "realtime": learnt},

@@ -18,6 +18,7 @@ from tidegrid.pipeline.control import tick as run_tick
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.records import Changes
 from tidegrid.pipeline.rolling import Commit, StateStore, store
+from tidegrid.pipeline.worlds.files import Files
 from tidegrid.scheduler import StalePlanError
 
 SMALL = Settings(policy=Policy(horizon_hours=8, lookahead_hours=8))
@@ -36,8 +37,8 @@ def answers(world: World) -> dict[str, Any]:
     return {"recurring": Told(1.5), "realtime": Curve({a: app[2] for a, app in world.apps.items()})}
 
 
-def once(state: StateStore, world: World, **more: Any) -> Commit:
-    return tick(state, world.write(), world.now, SMALL, estimators=answers(world), **more)
+def once(state: StateStore, world: World, out: Path | None = None) -> Commit:
+    return tick(state, Files(world.write(), out=out), world.now, SMALL, estimators=answers(world))
 
 
 def test_the_same_tick_twice_commits_once_and_says_the_same(tmp_path: Path) -> None:
@@ -61,22 +62,22 @@ def test_an_input_is_not_committed_again_under_other_settings(tmp_path: Path) ->
     world, state = busy(tmp_path / "site"), StateStore(tmp_path / "state.db")
     once(state, world)
     with pytest.raises(InputError, match="another policy"):
-        tick(state, world.folder, world.now, Settings(), estimators=answers(world))
+        tick(state, Files(world.folder), world.now, Settings(), estimators=answers(world))
 
 
 def test_an_instant_before_the_last_commit_is_refused(tmp_path: Path) -> None:
     world, state = busy(tmp_path / "site"), StateStore(tmp_path / "state.db")
     once(state, world)
     with pytest.raises(StalePlanError, match="later than"):
-        tick(state, world.folder, world.now - HOUR, SMALL, estimators=answers(world))
+        tick(state, Files(world.folder), world.now - HOUR, SMALL, estimators=answers(world))
 
 
 def test_an_old_commit_does_not_replace_a_newer_file(tmp_path: Path) -> None:
     world, state, out = busy(tmp_path / "site"), StateStore(tmp_path / "state.db"), tmp_path / "commit.json"
     once(state, world, out=out)
-    tick(state, world.folder, world.now + HOUR, SMALL, estimators=answers(world), out=out)
+    tick(state, Files(world.folder, out=out), world.now + HOUR, SMALL, estimators=answers(world))
     newer = out.read_text()
-    tick(state, world.folder, world.now, SMALL, estimators=answers(world), out=out)
+    tick(state, Files(world.folder, out=out), world.now, SMALL, estimators=answers(world))
     assert out.read_text() == newer
 
 
@@ -92,7 +93,7 @@ def test_a_plan_is_refused_where_the_files_changed_meanwhile(tmp_path: Path) -> 
 
     folder = world.write()
     with pytest.raises(StalePlanError, match="changed while the plan was made"):
-        tick(state, folder, world.now, SMALL, estimators=answers(world) | {"recurring": Late()})
+        tick(state, Files(folder), world.now, SMALL, estimators=answers(world) | {"recurring": Late()})
     assert state.last() is None and not state.watched()
     assert "late" in read_requests(folder / "requests.csv")["job_id"].tolist()
     assert once(state, world).tick == 1
@@ -106,12 +107,12 @@ def test_of_two_ticks_at_once_the_second_is_refused(tmp_path: Path) -> None:
     class Overtaken(Told):
         def predict_quantiles(self, X: pd.DataFrame, levels: Any = (0.1, 0.5, 0.9)) -> pd.DataFrame:
             if other.last() is None:
-                run_tick(other, world.folder, world.now + HOUR, SMALL, estimators=answers(world))
+                run_tick(other, Files(world.folder), world.now + HOUR, SMALL, estimators=answers(world))
             return super().predict_quantiles(X, levels)
 
     folder = world.write()
     with pytest.raises(StalePlanError, match="was committed while"):
-        tick(state, folder, world.now, SMALL, estimators=answers(world) | {"recurring": Overtaken()})
+        tick(state, Files(folder), world.now, SMALL, estimators=answers(world) | {"recurring": Overtaken()})
     assert [c.now for c in state.commits()] == [(world.now + HOUR).isoformat()]
 
 

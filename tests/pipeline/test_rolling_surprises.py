@@ -15,6 +15,7 @@ from tidegrid.pipeline.hours import record_of
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.records import Hour
 from tidegrid.pipeline.rolling import StateStore, accuracy
+from tidegrid.pipeline.worlds.files import Files
 from tidegrid.scheduler import Plan, Problem, check
 
 POLICY = Policy(horizon_hours=12, lookahead_hours=12)
@@ -24,7 +25,9 @@ def step(
     world: World, state: StateStore, *, write: dict[str, Any] | None = None, **answers: Any
 ) -> dict[str, Any]:
     told = {"recurring": Told(1.5), "realtime": Curve({a: app[2] for a, app in world.apps.items()})} | answers
-    commit = tick(state, world.write(**(write or {})), world.now, Settings(policy=POLICY), estimators=told)
+    commit = tick(
+        state, Files(world.write(**(write or {}))), world.now, Settings(policy=POLICY), estimators=told
+    )
     kept = state.plan(commit.tick)
     assert kept is not None
     problem = Problem.from_dict(kept["problem"])
@@ -305,7 +308,7 @@ def test_a_start_that_the_site_did_not_make_is_told_and_planned_again(
     world = World(tmp_path / "site", gpus=2)
     world.submit("j", 2, 3, 5)
     told = {"recurring": Told()}
-    tick(state, world.write(), world.now, Settings(policy=POLICY), estimators=told)
+    tick(state, Files(world.write()), world.now, Settings(policy=POLICY), estimators=told)
     world.now += HOUR
     document = step(world, state)
     assert kinds(document, "j") == ["not started"] and [s["job"] for s in document["start"]] == ["j"]

@@ -17,6 +17,7 @@ from tidegrid.pipeline.replay import World, world_from_traces
 from tidegrid.pipeline.replay.run import forecaster_of, play
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.rolling.commit import decided
+from tidegrid.pipeline.worlds.files import Files
 from tidegrid.pipeline.worlds.simulated import Simulated
 from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Outage, RealtimeApp
 
@@ -79,7 +80,7 @@ def both(world: World, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
             (site / f"{name}.csv").unlink(missing_ok=True)
             if len(table):
                 write_table(table, site / f"{name}.csv")
-        commit = tick(state, site, decision.state.now, SETTINGS, forecaster=beside)
+        commit = tick(state, Files(site), decision.state.now, SETTINGS, forecaster=beside)
         found.append((decision, commit.document))
 
     play(world, forecaster_of(world), SETTINGS, every_event=False, each=each)
