@@ -111,6 +111,6 @@ def solve(
 
 
 register_mode("fast", "tidegrid.scheduler.fast:plan")
-register_mode("full", "tidegrid.scheduler.formal:plan", version=1)
+register_mode("full", "tidegrid.scheduler.formal:plan")
 for _name in BASELINES:
     register_mode(_name, f"tidegrid.scheduler.baselines:{_name}")

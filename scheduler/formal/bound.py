@@ -119,7 +119,7 @@ def _solve_counts(
     start: Plan | None,
     progress: Callable[[str], None] | None,
 ) -> tuple[float, bool] | None:
-    from tidegrid.scheduler.formal.model import CountModel, facts
+    from tidegrid.scheduler.formal.model import CountModel, Facts
     from tidegrid.scheduler.formal.run import Budget, Run
 
     lowest = [float("inf")]
@@ -137,7 +137,7 @@ def _solve_counts(
     budget = Budget(seconds, deterministic, seed=seed, tick=tick)
     model = CountModel(terms)
     if start is not None:
-        model.hint(*facts(terms, start))
+        model.hint(Facts.of(terms, start))
 
     def lower(scaled: float) -> None:
         lowest[0] = min(lowest[0], scaled / terms.scale)

@@ -25,7 +25,10 @@ class Prices:
         problem = terms.problem
         self.shape = (len(problem.pools), terms.lookahead)
         pool_index = {pool.id: p for p, pool in enumerate(problem.pools)}
-        self.gpus = np.array([pool.gpus for pool in problem.pools], float)
+        self.gpus = np.array(
+            [[terms.places[pool.id].capacity(t) for t in range(terms.lookahead)] for pool in problem.pools],
+            float,
+        ).reshape(self.shape)
         # One row for each shape of a waiting job; jobs' rows are consecutive.
         rows: list[tuple[int, int, int, float, int, int]] = []
         self.first_row: list[int] = []
@@ -40,11 +43,13 @@ class Prices:
                 )
                 continue
             mine = []
-            for shape in dict.fromkeys(job.shapes):
+            for shape in terms.shapes(job):
                 starts = terms.starts(job, shape.steps)
-                if starts and shape.gpus <= problem.pool_by_id[shape.pool].gpus:
-                    p = pool_index[shape.pool]
-                    mine.append((p, shape.gpus, shape.steps, float(job.priority), starts[0], starts[-1]))
+                if starts:
+                    rate = terms.rate(job, shape.pool, shape.gpus, shape.steps)
+                    mine.append(
+                        (pool_index[shape.pool], shape.gpus, shape.steps, rate, starts[0], starts[-1])
+                    )
             if mine:
                 self.first_row.append(len(rows))
                 rows += mine
@@ -57,19 +62,14 @@ class Prices:
         end = start + np.minimum(table[:, 2:3].astype(int), terms.lookahead)
         self.end = np.minimum(end, terms.lookahead)
         before = np.array(terms.before)
-        self.reward = (table[:, 3] * self.size)[:, None] * (
-            before[np.minimum(end, terms.steps)] - before[start][None, :]
-        )
+        self.reward = table[:, 3:4] * (before[np.minimum(end, terms.steps)] - before[start][None, :])
         self.weight = np.array(terms.weight)
         self.demand = np.zeros((len(problem.apps), terms.lookahead))
+        self.charge = np.zeros(self.demand.shape)
         for a, app in enumerate(problem.apps):
             self.demand[a, : len(app.demand)] = app.demand
+            self.charge[a] = terms.charge(app, 0) * self.weight
         self.app_pool = np.array([pool_index[app.pool] for app in problem.apps], int)
-        self.charge = (
-            float(problem.shortfall_weight)
-            * np.array([float(app.priority) for app in problem.apps])[:, None]
-            * self.weight
-        )
 
     def exact(self, prices: Array) -> tuple[float, Array]:
         """L(π) and a subgradient."""
@@ -83,8 +83,8 @@ class Prices:
         steps = self.terms.steps
         total = self.fixed
         gradient = np.zeros(self.shape)
-        gradient[:, :steps] += self.gpus[:, None]
-        total += float((prices[:, :steps] * self.gpus[:, None]).sum())
+        gradient[:, :steps] += self.gpus[:, :steps]
+        total += float((prices * self.gpus)[:, :steps].sum())
         for p, gpus, length in self.running:
             total -= gpus * float(prices[p, :length].sum())
             gradient[p, :length] -= gpus
@@ -127,38 +127,50 @@ class Prices:
     def _apps(self, prices: Array) -> tuple[float, Array]:
         load = np.zeros(self.shape)
         total = 0.0
-        for a, app in enumerate(self.terms.problem.apps):
-            p = self.app_pool[a]
-            gain, counts = self._app_alone(a, prices[p], app.swap_cap, len(app.held_gpus), int(self.gpus[p]))
+        for a, p in enumerate(self.app_pool):
+            gain, counts = self._app_alone(a, prices[p, : self.terms.steps])
             total += gain
             load[p, : self.terms.steps] += counts
         return total, load
 
-    def _app_alone(self, a: int, price: Array, cap: int | None, held: int, gpus: int) -> tuple[float, Array]:
-        """Best counts of one app against the prices: by step without a cap, else by dynamic programming."""
-        steps = self.terms.steps
-        demand, charge = self.demand[a, :steps], self.charge[a, :steps]
-        price = price[:steps]
-        if cap is None or cap >= gpus:
-            counts = np.where(charge > price, np.minimum(demand, gpus), 0.0)
-            return float(-(charge * (demand - counts) + price * counts).sum()), counts
+    def _app_alone(self, a: int, price: Array) -> tuple[float, Array]:
+        """Best GPUs of one app by step against the prices, by dynamic programming over its replicas."""
+        terms, app = self.terms, self.terms.problem.apps[a]
+        places = terms.places[app.pool]
+        held = len(app.held_replicas)
         # More than the largest demand, or than what is held, is of no use.
-        top = int(min(gpus, max(held, demand.max(initial=0.0))))
+        wanted = int(self.demand[a, : terms.steps].max(initial=0.0))
+        top = max(held, min(places.most_replicas(app.replica), -(-wanted // app.replica)))
         count = np.arange(top + 1)
+        gpus = app.replica * count
+        cap = (app.swap_cap or 0) // app.replica if terms.swaps_bind(app) else top
+        worth = np.empty((terms.steps, top + 1))
+        for t in range(terms.steps):
+            short = np.maximum(0.0, self.demand[a, t] - gpus)
+            below = np.maximum(0.0, min(self.demand[a, t], app.floor) - gpus)
+            worth[t] = -terms.charge(app, t) * short - terms.below(app, t) * below - price[t] * gpus
+        if cap >= top and terms.entry(app, 0) == 0.0:
+            best = worth.argmax(axis=1)
+            return float(worth.max(axis=1).sum()), app.replica * best.astype(float)
         value = np.full(top + 1, -np.inf)
         value[held] = 0.0
-        history = []
-        for t in range(steps):
+        history, drops = [], []
+        for t in range(terms.steps):
+            entry = terms.entry(app, t) * app.replica
+            drop = min(top, cap + places.newly_down(t))
             history.append(value)
-            reach = maximum_filter1d(value, 2 * cap + 1, mode="constant", cval=-np.inf) if cap else value
-            value = reach - charge[t] * np.maximum(0.0, demand[t] - count) - price[t] * count
-        counts = np.zeros(steps)
-        best = int(value.argmax())
-        total = float(value[best])
-        for t in range(steps - 1, -1, -1):
-            counts[t] = best
-            low = max(0, best - cap)
-            best = low + int(history[t][low : best + cap + 1].argmax())
+            drops.append(drop)
+            grown = _best_of(value + entry * count, min(cap, top), 0) - entry * count
+            value = np.maximum(grown, _best_of(value, 0, drop)) + worth[t]
+        counts = np.zeros(terms.steps)
+        best_count = int(value.argmax())
+        total = float(value[best_count])
+        for t in range(terms.steps - 1, -1, -1):
+            counts[t] = app.replica * best_count
+            low, high = max(0, best_count - cap), min(top, best_count + drops[t])
+            before = np.arange(low, high + 1)
+            paid = terms.entry(app, t) * app.replica * np.maximum(0, best_count - before)
+            best_count = low + int((history[t][low : high + 1] - paid).argmax())
         return total, counts
 
     def _tails(self, prices: Array) -> tuple[float, Array]:
@@ -169,15 +181,25 @@ class Prices:
         if self.shape[1] == steps:
             return gain, slack
         tail = prices[:, steps:]
-        slack[:, steps:] = self.gpus[:, None]
+        slack[:, steps:] = self.gpus[:, steps:]
         for a, p in enumerate(self.app_pool):
             demand, charge = self.demand[a, steps:], self.charge[a, steps:]
             over = tail[p] - charge
             gain += float((demand * np.maximum(over, 0.0)).sum())
             slack[p, steps:] += demand * (over > 0) - demand
-        gain += float((tail * self.gpus[:, None]).sum())
+        gain += float((tail * self.gpus[:, steps:]).sum())
         gain -= float(sum((tail[p] * self.demand[a, steps:]).sum() for a, p in enumerate(self.app_pool)))
         return gain, slack
+
+
+def _best_of(value: Array, left: int, right: int) -> Array:
+    """For each i the largest of value[i − left … i + right]."""
+    if left == right == 0:
+        return value
+    size = left + right + 1
+    padded = np.concatenate([np.full(left, -np.inf), value, np.full(right, -np.inf)])
+    # the filter's window of a position begins size // 2 before it
+    return np.asarray(maximum_filter1d(padded, size))[size // 2 : size // 2 + len(value)]
 
 
 def price_bound(terms: Terms, keep_going: Callable[[], bool] = lambda: True) -> float:

@@ -1,23 +1,124 @@
-"""The allocation problem written out in CP-SAT: first with GPUs counted, then with GPUs named.
+"""The allocation problem written out in CP-SAT with GPUs counted: the relaxation.
 
-`CountModel` is the relaxation: it knows how many GPUs each task has in each step, not which. `IdentityModel`
-adds the names and is the whole problem. The rules are numbered as in the contract; the mathematics, symbol by
-symbol, stand in docs/formal-model.md. Both maximise the same objective, in integers that are never below the
-true one (`Terms.scaled`), so that the best bound of either is an upper bound for every legal plan.
+`CountModel` knows how many GPUs each task has in each step, not which; `NamedModel` (named.py) adds the places and is
+the whole problem. The rules are numbered as in the contract; the mathematics, symbol by symbol, stand in
+docs/formal-model.md. Both maximise the same objective, in integers that are never below the true one
+(`Terms.scaled`), so that the best bound of either is an upper bound for every legal plan.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from ortools.sat.python import cp_model
 
-from tidegrid.scheduler.formal.terms import Column, Terms, fitting
-from tidegrid.scheduler.plan import AppCells, Placement, Plan
+from tidegrid.scheduler.formal.places import Column, Pattern
+from tidegrid.scheduler.formal.terms import Terms
+from tidegrid.scheduler.limits import limits_of
+from tidegrid.scheduler.plan import Plan
 
-Var = Any  # cp_model.IntVar, which mypy does not see
+Var = Any  # cp_model.IntVar, which mypy does not see; an int where there is no choice
 _sum = cp_model.LinearExpr.sum
-_dot = cp_model.LinearExpr.weighted_sum
+
+
+class Load:
+    """A linear expression as it grows: what is fixed, and variables with their factors."""
+
+    __slots__ = ("factors", "fixed", "most", "variables")
+
+    def __init__(self, fixed: int = 0) -> None:
+        self.fixed = self.most = fixed
+        self.variables: list[Var] = []
+        self.factors: list[int] = []
+
+    def add(self, variable: Var, factor: int = 1, top: int = 1) -> None:
+        """Add ``factor`` × a variable that is at most ``top``, or × an int that stands for one."""
+        if isinstance(variable, int):
+            self.fixed += variable * factor
+            self.most += variable * factor
+        elif factor:
+            self.variables.append(variable)
+            self.factors.append(factor)
+            self.most += top * max(0, factor)
+
+    @property
+    def expression(self) -> Any:
+        """The expression for CP-SAT."""
+        return cp_model.LinearExpr.weighted_sum(self.variables, self.factors) + self.fixed
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A plan, or a solution, in the terms of the models; jobs and apps by index.
+
+    Attributes
+    ----------
+    chosen
+        Column of each placed job.
+    lies
+        GPUs of each placed job by class.
+    counts
+        ``counts[a, t]``: replicas of app a.
+    held
+        ``held[a, t]``: how many of them lie in each place.
+    """
+
+    chosen: dict[int, Column]
+    lies: dict[int, Pattern] = field(default_factory=dict)
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)
+    held: dict[tuple[int, int], Counter[Pattern]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, terms: Terms, plan: Plan) -> "Facts":
+        """Read a plan."""
+        facts = cls({})
+        for j, job in enumerate(terms.problem.jobs):
+            p = plan.placement_by_job.get(job.id)
+            if p is not None:
+                facts.chosen[j] = terms.column_at(job, p)
+                facts.lies[j] = terms.places[p.pool].pattern(p.ids)
+        cells = dict(plan.apps)
+        for a, app in enumerate(terms.problem.apps):
+            places = terms.places[app.pool]
+            for t, held in enumerate(cells[app.id]):
+                facts.counts[a, t] = len(held)
+                facts.held[a, t] = Counter(
+                    places.pattern((one,) if isinstance(one, int) else one) for one in held
+                )
+        return facts
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a model may choose; the rest stays as it is in ``kept``.
+
+    Attributes
+    ----------
+    columns
+        By index of a job that is free, the columns that it may take.
+    required
+        Free jobs that must be placed.
+    kept
+        A plan whose jobs stay where they are, save those that are free.
+    apps
+        Whether the apps are free; otherwise they hold what they hold in ``kept``.
+    reach
+        Pool, first and last + 1 of the GPUs where free jobs may lie; None for everywhere.
+    """
+
+    columns: Mapping[int, Sequence[Column]]
+    required: frozenset[int] = frozenset()
+    kept: Facts = field(default_factory=lambda: Facts({}))
+    apps: bool = True
+    reach: tuple[str, int, int] | None = None
+
+
+def everything(terms: Terms) -> Part:
+    """The whole problem: every waiting job and every app is free."""
+    jobs = terms.problem.jobs
+    return Part({j: terms.columns[j] for j, job in enumerate(jobs) if not job.running})
 
 
 class CountModel:
@@ -27,125 +128,222 @@ class CountModel:
     ----------
     terms
         Sets and constants.
-    columns
-        The columns that each job may take, in the problem's order of jobs; every one where it is left out.
-        With fewer columns the model is a neighbourhood, and its bound holds for that neighbourhood only.
-    required
-        Indices of jobs that must be placed; running jobs always must.
+    part
+        What may be chosen; the whole problem where it is left out. The bound of a part holds for that part only.
 
     Attributes
     ----------
     x
-        ``x[j, c]``: job j runs in column c.
+        ``x[j, c]``: job j runs in column c. 1 for jobs that stay.
     n
-        ``n[a, t]``: GPUs that app a holds in step t.
-    short
-        ``short[a, t]``: what app a lacks in step t; past the horizon, what tails of jobs take from it.
+        ``n[a, t]``: replicas of app a in step t.
+    enter
+        ``enter[a, t]``: replicas that enter app a in step t, where a cap or a cost asks for them.
+    short, below
+        ``short[a, t]``: what app a lacks of its demand in step t; past the horizon, what tails of jobs take from it.
+        ``below[a, t]``: what it lacks of its floor.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        columns: Sequence[Sequence[Column]] | None = None,
-        required: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, terms: Terms, part: Part | None = None) -> None:
         self.terms = terms
         self.problem = terms.problem
-        self.columns = terms.columns if columns is None else columns
-        self.required = required
+        self.part = part or everything(terms)
         self.cp = cp_model.CpModel()
         self.x: dict[tuple[int, Column], Var] = {}
         self.n: dict[tuple[int, int], Var] = {}
+        self.enter: dict[tuple[int, int], Var] = {}
         self.short: dict[tuple[int, int], Var] = {}
-        self._objective: list[tuple[Var, int]] = []
-        # GPUs of a pool in a step: (variable, GPUs) of jobs, of those not running yet, and of apps.
-        self._jobs_at: dict[tuple[str, int], list[tuple[Var, int]]] = defaultdict(list)
-        self._waiting_at: dict[tuple[str, int], list[tuple[Var, int]]] = defaultdict(list)
-        self._apps_at: dict[tuple[str, int], list[Var]] = defaultdict(list)
+        self.below: dict[tuple[int, int], Var] = {}
+        self._objective = Load()
+        self._hinted: set[int] = set()
+        self._of_job: dict[int, list[tuple[Column, Var]]] = defaultdict(list)
+        # Waiting jobs that are on in a step, by pool; past the horizon the GPUs of all jobs.
+        self._on: dict[tuple[str, int], list[tuple[int, Column, Var]]] = defaultdict(list)
+        self._tails: dict[tuple[str, int], Load] = defaultdict(Load)
         self._choose_columns()
+        self._keep_order()
+        self._keep_limits()
         self._count_apps()
         self._hold_within_pools()
-        self._count_blocks()
         self._pay_past_horizon()
-        self.cp.maximize(_dot([v for v, _ in self._objective], [c for _, c in self._objective]))
+        self.cp.maximize(self._objective.expression)
+
+    def _bool(self, name: str = "") -> Var:
+        return self.cp.new_bool_var(name)
+
+    def _earn(self, variable: Var, amount: float) -> None:
+        self._objective.add(variable, self.terms.scaled(amount))
 
     def _choose_columns(self) -> None:
         """Rules 2 and 5: a job takes at most one of its columns and holds it to its end."""
-        for j, (job, columns) in enumerate(zip(self.problem.jobs, self.columns, strict=True)):
-            for column in columns:
-                x = self.cp.new_bool_var(f"x[{job.id},{column.gpus},{column.start}]")
-                self.x[j, column] = x
-                self._objective.append((x, self.terms.scaled(self.terms.reward(job, column))))
-                for t in range(column.start, min(column.end, self.terms.lookahead)):
-                    self._jobs_at[column.pool, t].append((x, column.gpus))
-                    if not job.running and t < self.terms.steps:
-                        self._waiting_at[column.pool, t].append((x, column.gpus))
-            chosen = [self.x[j, column] for column in columns]
-            if job.running or j in self.required:
-                self.cp.add_exactly_one(chosen)
-            elif chosen:
-                self.cp.add_at_most_one(chosen)
+        part = self.part
+        for j, job in enumerate(self.problem.jobs):
+            if job.running:
+                self._take(j, self.terms.columns_of(job)[0], 1)
+            elif j not in part.columns:
+                if j in part.kept.chosen:
+                    self._take(j, part.kept.chosen[j], 1)
+            elif j in part.required and len(part.columns[j]) == 1:
+                self._take(j, part.columns[j][0], 1)
+            else:
+                chosen = [
+                    self._take(j, c, self._bool(f"x[{job.id},{c.gpus},{c.start}]")) for c in part.columns[j]
+                ]
+                if j in part.required:
+                    self.cp.add_exactly_one(chosen)
+                elif chosen:
+                    self.cp.add_at_most_one(chosen)
+
+    def _take(self, j: int, column: Column, x: Var) -> Var:
+        job = self.problem.jobs[j]
+        self.x[j, column] = x
+        self._of_job[j].append((column, x))
+        self._earn(x, self.terms.reward(job, column))
+        steps = self.terms.steps
+        if not job.running:
+            for t in range(column.start, min(column.end, steps)):
+                self._on[column.pool, t].append((j, column, x))
+        for t in range(steps, min(column.end, self.terms.lookahead)):
+            self._tails[column.pool, t].add(x, column.gpus)
+        return x
+
+    def _keep_order(self) -> None:
+        """Rule 8: whoever has started by a step, has its predecessors ended by then."""
+        index = {job.id: j for j, job in enumerate(self.problem.jobs)}
+        for j, job in enumerate(self.problem.jobs):
+            before = [index[name] for name in dict.fromkeys(job.after or ()) if name in index]
+            if job.running or not before or not self._of_job[j]:
+                continue
+            for t in sorted({c.start for c, _ in self._of_job[j]}):
+                started = self._total((x, 1) for c, x in self._of_job[j] if c.start <= t)
+                for i in before:
+                    ended = self._total((x, 1) for c, x in self._of_job[i] if c.end <= t)
+                    if started.variables or ended.variables:
+                        self.cp.add(started.expression <= ended.expression)
+
+    def _keep_limits(self) -> None:
+        """Rule 7: in a step in which a job is on that the plan starts, the limits of its tenant and group hold."""
+        for limit in limits_of(self.problem):
+            mine = {
+                j
+                for j, job in enumerate(self.problem.jobs)
+                if (job.tenant if limit.key == "tenant" else job.group) == limit.owner
+            }
+            runs = [self.problem.jobs[j].running for j in mine]
+            pools = [pool.id for pool in self.problem.pools if limit.pool in (None, pool.id)]
+            for t in range(self.terms.steps):
+                used = sum(
+                    r.gpus if limit.counts_gpus else 1
+                    for r in runs
+                    if r and r.remaining > t and r.pool in pools
+                )
+                load = self._total(
+                    (x, column.gpus if limit.counts_gpus else 1)
+                    for pool in pools
+                    for j, column, x in self._on[pool, t]
+                    if j in mine
+                )
+                self._at_most(load, max(0, limit.most - used))
+
+    def _total(self, terms: Iterable[tuple[Var, int]]) -> Load:
+        load = Load()
+        for variable, factor in terms:
+            load.add(variable, factor)
+        return load
+
+    def _at_most(self, load: Load, most: int) -> None:
+        """Hold non-negative variables under a limit, where they can pass it."""
+        if load.variables and load.most > most:
+            self.cp.add(load.expression <= most)
 
     def _count_apps(self) -> None:
-        """Rule 4 on counts, and the penalty inside the horizon."""
+        """Rule 4 on counts, what entering costs, and the penalty inside the horizon."""
         for a, app in enumerate(self.problem.apps):
-            gpus = self.problem.pool_by_id[app.pool].gpus
-            before: Var | int = len(app.held_gpus)
+            places = self.terms.places[app.pool]
+            most = places.most_replicas(app.replica)
+            before: Var = len(app.held_replicas)
             for t in range(self.terms.steps):
-                n = self.cp.new_int_var(0, gpus, f"n[{app.id},{t}]")
-                self.n[a, t] = n
-                self._apps_at[app.pool, t].append(n)
-                if app.swap_cap is not None and app.swap_cap < gpus:
-                    self.cp.add_linear_constraint(n - before, -app.swap_cap, app.swap_cap)
-                before = n
-                if app.demand[t]:
-                    short = self.cp.new_int_var(0, app.demand[t], f"short[{app.id},{t}]")
-                    self.cp.add(short + n >= app.demand[t])
-                    self.short[a, t] = short
-                    self._objective.append((short, self.terms.scaled(-self.terms.charge(app.priority, t))))
+                if self.part.apps:
+                    self.n[a, t] = self.cp.new_int_var(0, most, f"n[{app.id},{t}]")
+                    self._count_swaps(a, t, before, most, places.newly_down(t))
+                else:
+                    self.n[a, t] = self.part.kept.counts[a, t]
+                before = self.n[a, t]
+                self._charge(a, t)
+
+    def _count_swaps(self, a: int, t: int, before: Var, most: int, down: int) -> None:
+        app = self.problem.apps[a]
+        change = self.n[a, t] - before
+        cap, binds = app.swap_cap or 0, self.terms.swaps_bind(app)
+        costs = self.terms.entry(app, t) > 0.0
+        if costs or (binds and down):
+            enter = self.enter[a, t] = self.cp.new_int_var(0, most, f"enter[{app.id},{t}]")
+            self.cp.add(enter >= change)
+            self._earn(enter, -self.terms.entry(app, t) * app.replica)
+            if binds:
+                # As many leave as enter less the change of the count; whoever stands on what goes down leaves freely.
+                forced = self.cp.new_int_var(0, min(most, down), "") if down else 0
+                if down:
+                    self.cp.add(forced <= enter - change)
+                self.cp.add(app.replica * (2 * enter - change - forced) <= cap)
+        elif binds:
+            self.cp.add_linear_constraint(change, -(cap // app.replica), cap // app.replica)
+
+    def _charge(self, a: int, t: int) -> None:
+        app, n = self.problem.apps[a], self.n[a, t]
+        wanted = app.demand[t]
+        if not wanted:
+            return
+        if isinstance(n, int):
+            return  # nothing to choose: the penalty is the same in every solution
+        short = self.short[a, t] = self.cp.new_int_var(0, wanted, f"short[{app.id},{t}]")
+        self.cp.add(short + app.replica * n >= wanted)
+        self._earn(short, -self.terms.charge(app, t))
+        floor = min(wanted, app.floor)
+        extra = self.terms.below(app, t)
+        if floor and extra:
+            below = self.below[a, t] = self.cp.new_int_var(0, floor, f"below[{app.id},{t}]")
+            if extra > 0.0:
+                self.cp.add(below + app.replica * n >= floor)
+            else:  # a floor that is worth less than the demand: missing GPUs must not be made up
+                self.cp.add_max_equality(below, [0, floor - app.replica * n])
+                self.cp.add_max_equality(short, [0, wanted - app.replica * n])
+            self._earn(below, -extra)
 
     def _hold_within_pools(self) -> None:
-        """Rule 1 on counts: no step uses more GPUs than a pool has."""
-        for pool in self.problem.pools:
-            for t in range(self.terms.steps):
-                jobs, apps = self._jobs_at[pool.id, t], self._apps_at[pool.id, t]
-                if jobs or apps:
-                    used = _dot([v for v, _ in jobs] + apps, [g for _, g in jobs] + [1] * len(apps))
-                    self.cp.add(used <= pool.gpus)
+        """Rules 1, 3 and 6 on counts: no step holds more pieces of a size than fit where they may lie.
 
-    def _count_blocks(self) -> None:
-        """Rule 3 on counts: no step holds more blocks of a size than fit between running jobs and node ends.
-
-        A job of a larger size counts as the blocks of that size that it contains.
+        Pieces are GPUs, blocks, or GPUs on one node; a wider job counts as the pieces that it contains. It counts for
+        every set of GPUs that holds all those where it may start.
         """
         for pool in self.problem.pools:
-            running = [j.running for j in self.problem.jobs if j.running and j.running.pool == pool.id]
-            sizes = {c.gpus for (j, c) in self.x if c.pool == pool.id and not self.problem.jobs[j].running}
-            sizes -= {1}
-            # How many blocks fit changes only where a running job ends.
-            ends = sorted({r.remaining for r in running if r.remaining < self.terms.steps})
-            fit: dict[int, int] = {}
+            places = self.terms.places[pool.id]
+            everywhere = np.ones(pool.gpus, bool)
+            columns = {c for (j, c) in self.x if c.pool == pool.id and not self.problem.jobs[j].running}
+            base = {c: places.base(c) for c in columns}
+            sets = {mask.tobytes(): mask for mask in (everywhere, *base.values())}
+            inside = {
+                (key, c): not (mask & ~mine).any() for c, mask in base.items() for key, mine in sets.items()
+            }
+            # where places are restricted anyway, wider pieces say nothing new
+            sizes = [1] if self.part.reach else sorted({1} | {c.gpus // c.nodes for c in columns})
+            worth = {(c, size): places.pieces(c, size) for c in columns for size in sizes}
+            apps = self.terms.pool_apps(pool.id)
             for t in range(self.terms.steps):
-                if t == 0 or t in ends:
-                    free = [True] * pool.gpus
-                    for r in running:
-                        if r.remaining > t:
-                            free[r.first_gpu : r.first_gpu + r.gpus] = [False] * r.gpus
-                    fit = {size: fitting(pool, size, free) for size in sizes}
-                    worth = {
-                        (gpus, size): fitting(pool, size, [True] * gpus)
-                        for gpus in sizes
-                        for size in sizes
-                        if size <= gpus
-                    }
-                for size in sorted(sizes):
-                    blocks = [
-                        (x, worth[g, size])
-                        for x, g in self._waiting_at[pool.id, t]
-                        if g >= size and worth[g, size]
-                    ]
-                    if sum(k for _, k in blocks) > fit[size]:
-                        self.cp.add(_dot([x for x, _ in blocks], [k for _, k in blocks]) <= fit[size])
+                on, free = self._on[pool.id, t], places.free(t)
+                for key, mask in sets.items():
+                    mine = [one for one in on if inside[key, one[1]]]
+                    whole = key == everywhere.tobytes()
+                    for size in sizes:
+                        load = self._total((x, worth[c, size]) for _, c, x in mine)
+                        for a in apps if whole else ():
+                            replica = self.problem.apps[a].replica
+                            load.add(
+                                self.n[a, t],
+                                places.replica_pieces(replica, size),
+                                places.most_replicas(replica),
+                            )
+                        self._at_most(load, places.fits(size, free & mask))
 
     def _pay_past_horizon(self) -> None:
         """The lookahead: tails of jobs take GPUs from the demand there, the lowest priority first.
@@ -155,224 +353,51 @@ class CountModel:
         for pool in self.problem.pools:
             apps = self.terms.pool_apps(pool.id)
             for t in range(self.terms.steps, self.terms.lookahead):
-                jobs = self._jobs_at[pool.id, t]
+                tails, capacity = self._tails[pool.id, t], self.terms.places[pool.id].capacity(t)
                 wanted = {
                     a: self.problem.apps[a].demand[t]
                     for a in apps
                     if t < len(self.problem.apps[a].demand) and self.problem.apps[a].demand[t]
                 }
-                if not jobs and sum(wanted.values()) <= pool.gpus:
+                if not wanted or tails.most + sum(wanted.values()) <= capacity:
                     continue
+                load = Load(tails.fixed + sum(wanted.values()))
+                for x, gpus in zip(tails.variables, tails.factors, strict=True):
+                    load.add(x, gpus)
                 for a, demand in wanted.items():
                     app = self.problem.apps[a]
-                    cut = self.cp.new_int_var(0, demand, f"short[{app.id},{t}]")
-                    self.short[a, t] = cut
-                    self._objective.append((cut, self.terms.scaled(-self.terms.charge(app.priority, t))))
-                if wanted:
-                    cuts = [self.short[a, t] for a in wanted]
-                    used = _dot([v for v, _ in jobs] + cuts, [g for _, g in jobs] + [-1] * len(cuts))
-                    self.cp.add(used <= pool.gpus - sum(wanted.values()))
+                    cut = self.short[a, t] = self.cp.new_int_var(0, demand, f"short[{app.id},{t}]")
+                    self._earn(cut, -self.terms.charge(app, t))
+                    load.add(cut, -1)
+                self.cp.add(load.expression <= capacity)
 
     def chosen(self, value: Callable[[Var], int]) -> dict[int, Column]:
         """Columns of the placed jobs in a solution."""
-        return {j: column for (j, column), x in self.x.items() if value(x)}
+        return {j: column for (j, column), x in self.x.items() if read(value, x)}
 
-    def hint(self, chosen: dict[int, Column], counts: dict[tuple[int, int], int]) -> None:
+    def counted(self, value: Callable[[Var], int]) -> Facts:
+        """A solution without places."""
+        return Facts(self.chosen(value), counts={key: read(value, n) for key, n in self.n.items()})
+
+    def hint(self, facts: Facts) -> None:
         """Start the search from a plan's columns and counts."""
         for (j, column), x in self.x.items():
-            self.cp.add_hint(x, int(chosen.get(j) == column))
-        for key, n in self.n.items():
-            self.cp.add_hint(n, counts[key])
-        for (a, t), short in self.short.items():
-            if t < self.terms.steps:
-                self.cp.add_hint(short, max(0, self.problem.apps[a].demand[t] - counts[a, t]))
+            self._hint(x, int(facts.chosen.get(j) == column))
+        for (a, t), n in self.n.items():
+            self._hint(n, facts.counts[a, t])
+            app = self.problem.apps[a]
+            held = app.replica * facts.counts[a, t]
+            if (a, t) in self.short:
+                self._hint(self.short[a, t], max(0, app.demand[t] - held))
+            if (a, t) in self.below:
+                self._hint(self.below[a, t], max(0, min(app.demand[t], app.floor) - held))
+
+    def _hint(self, variable: Var, value: int) -> None:
+        if not isinstance(variable, int) and variable.index not in self._hinted:
+            self._hinted.add(variable.index)
+            self.cp.add_hint(variable, value)
 
 
-class IdentityModel(CountModel):
-    """The whole problem: `CountModel` with every block and every app's GPU named.
-
-    Parameters
-    ----------
-    blocks
-        First GPUs that job j may take in a column; every legal one where it is left out.
-    counts
-        Where given, apps hold exactly these counts.
-
-    Attributes
-    ----------
-    z
-        ``z[j, c, g]``: job j runs in column c on the block whose first GPU is g.
-    y
-        ``y[a, t, g]``: app a holds GPU g in step t; for apps whose swap cap can bind. The GPUs of the others
-        are named afterwards: any free ones will do.
-    """
-
-    def __init__(
-        self,
-        terms: Terms,
-        columns: Sequence[Sequence[Column]] | None = None,
-        required: frozenset[int] = frozenset(),
-        blocks: Callable[[int, Column], Iterable[int]] | None = None,
-        counts: dict[tuple[int, int], int] | None = None,
-    ) -> None:
-        super().__init__(terms, columns, required)
-        self.z: dict[tuple[int, Column, int], Var] = {}
-        self.y: dict[tuple[int, int, int], Var] = {}
-        self._enter: dict[tuple[int, int, int], Var] = {}
-        self._tasks_on: dict[tuple[str, int, int], list[Var]] = defaultdict(list)
-        self._name_blocks(blocks or (lambda j, c: terms.blocks_of(self.problem.jobs[j], c)))
-        self._name_app_gpus()
-        self._one_task_a_cell()
-        for key, count in (counts or {}).items():
-            self.cp.add(self.n[key] == count)
-
-    def _name_blocks(self, blocks: Callable[[int, Column], Iterable[int]]) -> None:
-        """Rule 3: a placed job has one legal block, the same in all its steps."""
-        for (j, column), x in self.x.items():
-            named = []
-            for first in blocks(j, column):
-                z = self.cp.new_bool_var(f"z[{self.problem.jobs[j].id},{column.start},{first}]")
-                self.z[j, column, first] = z
-                named.append(z)
-                for gpu in range(first, first + column.gpus):
-                    for t in range(column.start, min(column.end, self.terms.steps)):
-                        self._tasks_on[column.pool, gpu, t].append(z)
-            self.cp.add(_sum(named) == x)
-
-    def _name_app_gpus(self) -> None:
-        """Rule 4: GPUs that enter plus GPUs that leave are at most the swap cap.
-
-        As many enter as leave plus the change of the count, so the sum is twice those that enter less that change.
-        """
-        for a, app in enumerate(self.problem.apps):
-            if not self.swaps_bind(a):
-                continue
-            gpus = range(self.problem.pool_by_id[app.pool].gpus)
-            cap = app.swap_cap or 0
-            held = set(app.held_gpus)
-            for t in range(self.terms.steps):
-                entering = []
-                for g in gpus:
-                    y = self.cp.new_bool_var(f"y[{app.id},{t},{g}]")
-                    self.y[a, t, g] = y
-                    self._tasks_on[app.pool, g, t].append(y)
-                    enter = self.cp.new_bool_var("")
-                    self._enter[a, t, g] = enter
-                    before = self.y[a, t - 1, g] if t else int(g in held)
-                    self.cp.add(enter >= y - before)
-                    entering.append(enter)
-                self.cp.add(_sum([self.y[a, t, g] for g in gpus]) == self.n[a, t])
-                change = self.n[a, t] - (self.n[a, t - 1] if t else len(held))
-                self.cp.add(2 * _sum(entering) - change <= cap)
-
-    def _one_task_a_cell(self) -> None:
-        """Rule 1: a GPU serves at most one task in a step."""
-        for tasks in self._tasks_on.values():
-            if len(tasks) > 1:
-                self.cp.add_at_most_one(tasks)
-
-    def swaps_bind(self, a: int) -> bool:
-        """Whether an app's swap cap can bind: below the GPUs that could all change hands in one step."""
-        app = self.problem.apps[a]
-        return app.swap_cap is not None and app.swap_cap < self.problem.pool_by_id[app.pool].gpus
-
-    def fewest_swaps(self) -> None:
-        """Change the objective: fewest GPUs that enter (hence leave), then fewest that are held."""
-        enter, held = list(self._enter.values()), list(self.n.values())
-        weight = 1 + sum(self.problem.pool_by_id[self.problem.apps[a].pool].gpus for a, _ in self.n)
-        self.cp.clear_objective()
-        self.cp.minimize(_dot(enter + held, [weight] * len(enter) + [1] * len(held)))
-
-    def placements(self, value: Callable[[Var], int]) -> list[Placement]:
-        """Blocks of the placed jobs in a solution, in the problem's order of jobs."""
-        return [
-            Placement(self.problem.jobs[j].id, c.pool, first, c.gpus, c.start, c.steps)
-            for (j, c, first), z in self.z.items()
-            if value(z)
-        ]
-
-    def app_cells(self, value: Callable[[Var], int]) -> dict[int, list[list[int]]]:
-        """GPUs of the apps whose swap cap can bind, for each step."""
-        return {
-            a: [
-                [g for g in range(self.problem.pool_by_id[app.pool].gpus) if value(self.y[a, t, g])]
-                for t in range(self.terms.steps)
-            ]
-            for a, app in enumerate(self.problem.apps)
-            if self.swaps_bind(a)
-        }
-
-    def hint_plan(self, plan: Plan) -> None:
-        """Start the search from a whole plan."""
-        chosen, counts = facts(self.terms, plan)
-        self.hint(chosen, counts)
-        first = {
-            j: plan.placement_by_job[job.id].first_gpu
-            for j, job in enumerate(self.problem.jobs)
-            if job.id in plan.placement_by_job
-        }
-        for (j, column, gpu), z in self.z.items():
-            self.cp.add_hint(z, int(chosen.get(j) == column and first[j] == gpu))
-        held = cells_by_app(self.terms, plan)
-        for (a, t, g), y in self.y.items():
-            before = held[a][t - 1] if t else set(self.problem.apps[a].held_gpus)
-            self.cp.add_hint(y, int(g in held[a][t]))
-            self.cp.add_hint(self._enter[a, t, g], int(g in held[a][t] and g not in before))
-
-
-def cells_by_app(terms: Terms, plan: Plan) -> dict[int, list[set[int]]]:
-    """GPUs that each app holds in a plan, by the app's index."""
-    index = {app.id: a for a, app in enumerate(terms.problem.apps)}
-    return {index[name]: [set(held) for held in cells] for name, cells in plan.apps}
-
-
-def facts(terms: Terms, plan: Plan) -> tuple[dict[int, Column], dict[tuple[int, int], int]]:
-    """Columns of a plan's placed jobs, and counts of its apps."""
-    chosen = {}
-    for j, job in enumerate(terms.problem.jobs):
-        p = plan.placement_by_job.get(job.id)
-        if p is not None:
-            chosen[j] = Column(p.pool, p.gpus, p.steps, p.start)
-    counts = {
-        (a, t): len(held) for a, cells in cells_by_app(terms, plan).items() for t, held in enumerate(cells)
-    }
-    return chosen, counts
-
-
-def as_plan(
-    terms: Terms,
-    mode: str,
-    placements: Iterable[Placement],
-    capped: dict[int, list[list[int]]],
-    counts: dict[tuple[int, int], int],
-) -> Plan:
-    """Make a plan of named blocks: apps without a binding swap cap get free GPUs, kept from step to step."""
-    problem = terms.problem
-    placements = tuple(placements)
-    taken: dict[str, list[set[int]]] = {
-        pool.id: [set() for _ in range(terms.steps)] for pool in problem.pools
-    }
-    for p in placements:
-        for t in range(p.start, min(p.end, terms.steps)):
-            taken[p.pool][t].update(range(p.first_gpu, p.first_gpu + p.gpus))
-    for a, cells in capped.items():
-        for t, held in enumerate(cells):
-            taken[problem.apps[a].pool][t].update(held)
-    named = dict(capped)
-    for a, app in enumerate(problem.apps):
-        if a in named:
-            continue
-        before = set(app.held_gpus)
-        cells = []
-        for t in range(terms.steps):
-            used = taken[app.pool][t]
-            free = [g for g in range(problem.pool_by_id[app.pool].gpus) if g not in used]
-            free.sort(key=lambda g: (g not in before, -g))
-            # More than the demand earns nothing, and without a cap nothing is gained by holding on.
-            held = sorted(free[: min(counts[a, t], app.demand[t])])
-            used.update(held)
-            before = set(held)
-            cells.append(held)
-        named[a] = cells
-    apps = [AppCells(app.id, tuple(tuple(held) for held in named[a])) for a, app in enumerate(problem.apps)]
-    return Plan.of(problem, mode, placements, apps)
+def read(value: Callable[[Var], int], variable: Var) -> int:
+    """Value of a variable, or of the int that stands for one."""
+    return variable if isinstance(variable, int) else value(variable)

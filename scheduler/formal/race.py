@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from time import perf_counter
 
-from tidegrid.scheduler.formal.model import IdentityModel
+from tidegrid.scheduler.formal.named import NamedModel
 from tidegrid.scheduler.formal.run import Budget, Run
 from tidegrid.scheduler.formal.terms import Terms
 from tidegrid.scheduler.problem import Problem
@@ -40,7 +40,7 @@ def time_to_objective(
     """
     start = clock()
     terms = Terms(problem)
-    model = IdentityModel(terms)
+    model = NamedModel(terms)
     scaled = target * terms.scale
     run = Run(model.cp, Budget(time_limit, seed=seed, workers=workers), time_limit, target=scaled, named=True)
     answer = run.answer()

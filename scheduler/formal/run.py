@@ -121,7 +121,7 @@ class Run:
         slack: float = 0.0,
         named: bool = False,
     ) -> None:
-        self._budget = budget
+        self._model, self._budget = model, budget
         self._solver = cp_model.CpSolver()
         self._limit = min(limit, budget.left())
         set_parameters(self._solver, budget, self._limit, slack, named)
@@ -168,7 +168,7 @@ class Run:
         Raises
         ------
         Exception
-            What the solver raised.
+            What the solver raised, or a `RuntimeError` where it calls the model invalid, which is a defect.
         """
         self.wait()
         if not self._outcome:
@@ -178,6 +178,8 @@ class Run:
             raise status
         solver = self._solver
         name = solver.status_name(status)
+        if name == "MODEL_INVALID":
+            raise RuntimeError(f"{name}: {self._model.validate()}")
         self._budget.spend(solver.response_proto.deterministic_time)
         found = name in ("OPTIMAL", "FEASIBLE")
         return Answer(

@@ -1,14 +1,15 @@
-"""The sets and constants of the formal model: what can be chosen, where, and what it earns.
+"""The sets and constants of the formal model: what can be chosen, and what it earns.
 
-Names and symbols follow docs/formal-model.md.
+Names and symbols follow docs/formal-model.md. Version 1 of the problem is a case of version 2: a shape's work is then
+the GPU-steps that it occupies.
 """
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from tidegrid.scheduler.problem import Job, Pool, Problem
+from tidegrid.scheduler.formal.places import Column, places_of
+from tidegrid.scheduler.plan import Placement
+from tidegrid.scheduler.problem import App, Job, Problem
 
 #: Σ|coefficient| after scaling, where no power of two makes the coefficients whole: each is then rounded up
 #: by less than one, a share of 1e-8 of the largest objective that there could be.
@@ -18,22 +19,7 @@ SCALED_TOTAL = 1e8
 #: heavy shortfall weight must not round the jobs' worth away.
 COARSEST, LARGEST_TOTAL = 10.0, 1e14
 
-#: The gap, as a share of a plan's value, up to which it is called optimal.
-PROVEN_GAP = 1e-5
-
-
-class Column(NamedTuple):
-    """One way to run a job, its block not named yet: ``gpus`` of a pool from ``start`` for ``steps`` steps."""
-
-    pool: str
-    gpus: int
-    steps: int
-    start: int
-
-    @property
-    def end(self) -> int:
-        """First step after the job's last one."""
-        return self.start + self.steps
+_EXACT = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Terms:
@@ -45,6 +31,8 @@ class Terms:
         T and T': the horizon, and the steps that any demand curve states.
     weight
         w(t) for t < T'.
+    places
+        By pool, where tasks may lie.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -55,33 +43,62 @@ class Terms:
         self.before = [0.0]
         for t in range(self.steps):
             self.before.append(self.before[-1] + self.weight[t])
-        self._blocks: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.places = places_of(problem)
+        # Of shapes that a placement cannot tell apart, the likeliest to end counts.
+        self._success: dict[tuple[str, str, int, int], float] = {}
+        for job in problem.jobs:
+            for s in job.shapes:
+                key = (job.id, s.pool, s.gpus, s.steps)
+                self._success[key] = max(self._success.get(key, 0.0), float(s.success))
+
+    def rate(self, job: Job, pool: str, gpus: int, steps: int) -> float:
+        """What a step of a job earns at weight 1, less what its GPUs cost."""
+        if job.running or not self.problem.pays_for_work:
+            work = float(gpus)
+        else:
+            work = job.least_work / steps * self._success.get((job.id, pool, gpus, steps), 0.0)
+        return float(job.priority) * work - float(self.problem.gpu_cost) * gpus
 
     def reward(self, job: Job, column: Column) -> float:
-        """Σ over the cells inside the horizon of priority · w(t)."""
+        """What a column earns inside the horizon, less what its GPUs cost."""
         inside = min(column.end, self.steps)
-        return float(job.priority) * column.gpus * (self.before[inside] - self.before[column.start])
+        weight = self.before[inside] - self.before[column.start]
+        return self.rate(job, column.pool, column.gpus, column.steps) * weight
 
     def starts(self, job: Job, steps: int) -> range:
-        """Steps at which a shape of that length may start (rule 2)."""
+        """Steps at which a shape of that length may start (rule 2), once running predecessors have ended (rule 8)."""
         last = self.steps - 1
         if job.deadline is not None:
             last = min(last, job.deadline - steps)
         if job.finish_inside:
             last = min(last, self.steps - steps)
-        return range(job.earliest, last + 1)
+        return range(max(job.earliest, self._after_running(job)), last + 1)
+
+    def _after_running(self, job: Job) -> int:
+        known = self.problem.job_by_id
+        runs = (known[name].running for name in job.after or () if name in known)
+        return max((r.remaining for r in runs if r), default=0)
+
+    def shapes(self, job: Job) -> list[Column]:
+        """Every way to run a waiting job that its pools can hold, as a column at step 0."""
+        found: dict[Column, None] = {}
+        for s in job.shapes:
+            pool = self.problem.pool_by_id[s.pool]
+            nodes = s.nodes_in(pool) if pool.by_node else 1
+            if s.gpus <= pool.gpus and 0 < nodes <= self.places[s.pool].nodes:
+                found[Column(s.pool, s.gpus, s.steps, 0, nodes, s.within)] = None
+        return list(found)
 
     def columns_of(self, job: Job) -> list[Column]:
-        """Every column of a job; a running job has one."""
+        """Every column of a job that has a place; a running job has one."""
         if job.running:
             return [Column(job.running.pool, job.running.gpus, job.running.remaining, 0)]
-        shapes = dict.fromkeys((s.pool, s.gpus, s.steps) for s in job.shapes)
-        return [
-            Column(pool, gpus, steps, start)
-            for pool, gpus, steps in shapes
-            if gpus <= self.problem.pool_by_id[pool].gpus
-            for start in self.starts(job, steps)
-        ]
+        moved = (
+            shape._replace(start=start)
+            for shape in self.shapes(job)
+            for start in self.starts(job, shape.steps)
+        )
+        return [column for column in moved if self.places[column.pool].at(column)]
 
     @cached_property
     def columns(self) -> list[list[Column]]:
@@ -90,23 +107,28 @@ class Terms:
 
     @cached_property
     def column_count(self) -> int:
-        """How many columns there are, without making them."""
+        """How many columns there are at most, without making them."""
         return sum(
-            1 if job.running else sum(len(self.starts(job, shape.steps)) for shape in job.shapes)
+            1 if job.running else sum(len(self.starts(job, shape.steps)) for shape in self.shapes(job))
             for job in self.problem.jobs
         )
 
-    def blocks(self, pool: str, gpus: int) -> tuple[int, ...]:
-        """First GPUs of the legal blocks of that size (rule 3)."""
-        key = pool, gpus
-        if key not in self._blocks:
-            it = self.problem.pool_by_id[pool]
-            self._blocks[key] = tuple(f for f in range(it.gpus - gpus + 1) if it.allows(f, gpus))
-        return self._blocks[key]
-
-    def blocks_of(self, job: Job, column: Column) -> tuple[int, ...]:
-        """First GPUs that a job may take in a column; a running job keeps its own."""
-        return (job.running.first_gpu,) if job.running else self.blocks(column.pool, column.gpus)
+    def column_at(self, job: Job, p: Placement) -> Column:
+        """The column of a placement."""
+        if job.running:
+            return Column(p.pool, p.gpus, p.steps, p.start)
+        places = self.places[p.pool]
+        nodes = len({int(places.node_of[gpu]) for gpu in p.ids}) if places.pool.by_node else 1
+        same = [
+            shape
+            for shape in self.shapes(job)
+            if (shape.pool, shape.gpus, shape.steps, shape.nodes) == (p.pool, p.gpus, p.steps, nodes)
+        ]
+        for shape in same:
+            column = shape._replace(start=p.start)
+            if places.open(column)[list(p.ids)].all():
+                return column
+        return Column(p.pool, p.gpus, p.steps, p.start, nodes)
 
     @cached_property
     def scale(self) -> float:
@@ -115,30 +137,37 @@ class Terms:
         Without decay a power of two can make every coefficient whole, and nothing is rounded; otherwise
         Σ|coefficient| becomes `SCALED_TOTAL`, or more where the apps' part would leave the jobs' too coarse.
         """
-        total = 0.0
-        for job in self.problem.jobs:
-            gpus = [job.running.gpus] if job.running else [shape.gpus for shape in job.shapes]
-            total += float(job.priority) * max(gpus, default=0) * self.before[-1]
-        jobs = total
-        for app in self.problem.apps:
-            demand = sum(d * w for d, w in zip(app.demand, self.weight, strict=False))
-            total += float(self.problem.shortfall_weight * app.priority) * demand
+        problem = self.problem
+        rates = [
+            [self.rate(job, s.pool, s.gpus, s.steps) for s in self._occupied(job)] for job in problem.jobs
+        ]
+        jobs = sum(max(map(abs, mine), default=0.0) for mine in rates) * self.before[-1]
+        total = jobs
+        for app in problem.apps:
+            for t, wanted in enumerate(app.demand):
+                below = min(wanted, app.floor) * max(0.0, float(problem.floor_weight) - 1.0)
+                total += self.charge(app, t) * (wanted + below)
+            total += self.before[-1] * self.entry(app, 0) * problem.pool_by_id[app.pool].gpus
         if total <= 0.0:
             return 1.0
-        if self.problem.decay == 1:
-            amounts = [float(job.priority) for job in self.problem.jobs]
-            amounts += [float(self.problem.shortfall_weight * app.priority) for app in self.problem.apps]
-            for exact in (1.0, 2.0, 4.0, 8.0, 16.0):
+        if problem.decay == 1:
+            amounts = [rate for mine in rates for rate in mine]
+            for app in problem.apps:
+                amounts += [self.charge(app, 0), self.below(app, 0), self.entry(app, 0)]
+            for exact in _EXACT:
                 whole = all((amount * exact).is_integer() for amount in amounts)
                 if whole and total * exact <= SCALED_TOTAL:
                     return exact
         finer = min(SCALED_TOTAL / COARSEST / jobs, LARGEST_TOTAL / total) if jobs > 0.0 else 0.0
         return max(SCALED_TOTAL / total, finer)
 
+    def _occupied(self, job: Job) -> list[Column]:
+        return self.columns_of(job) if job.running else self.shapes(job)
+
     @cached_property
     def rounding(self) -> int:
         """Distance to the bound, in scaled units, at which rounding decides and a search may end."""
-        if self.problem.decay == 1 and self.scale in (1.0, 2.0, 4.0, 8.0, 16.0):
+        if self.problem.decay == 1 and self.scale in _EXACT:
             return 0
         return min(1000, len(self.problem.jobs) + sum(sum(app.demand) for app in self.problem.apps))
 
@@ -146,9 +175,21 @@ class Terms:
         """Round a coefficient of the objective up, so that no plan is worth less in integers than in floats."""
         return math.ceil(coefficient * self.scale)
 
-    def charge(self, priority: float, t: int) -> float:
+    def charge(self, app: App, t: int) -> float:
         """What one GPU short at step t costs."""
-        return float(self.problem.shortfall_weight * priority) * self.weight[t]
+        return float(self.problem.shortfall_weight * app.priority) * self.weight[t]
+
+    def below(self, app: App, t: int) -> float:
+        """What one GPU below the floor costs at step t, beside that it is short."""
+        return self.charge(app, t) * (float(self.problem.floor_weight) - 1.0) if app.floor else 0.0
+
+    def entry(self, app: App, t: int) -> float:
+        """What one GPU that enters the app at step t costs."""
+        return float(self.problem.swap_cost * app.priority) * self.weight[t]
+
+    def swaps_bind(self, app: App) -> bool:
+        """Whether the swap cap can bind: below the GPUs that could all change hands in one step."""
+        return app.swap_cap is not None and app.swap_cap < self.problem.pool_by_id[app.pool].gpus
 
     def pool_apps(self, pool: str) -> list[int]:
         """Indices of a pool's apps."""
@@ -163,33 +204,9 @@ class Terms:
                 total += self.reward(job, self.columns_of(job)[0])
                 continue
             best = 0.0
-            for s in job.shapes:
-                starts = self.starts(job, s.steps)
-                if starts and s.gpus <= self.problem.pool_by_id[s.pool].gpus:
-                    best = max(best, self.reward(job, Column(s.pool, s.gpus, s.steps, starts[0])))
+            for shape in self.shapes(job):
+                starts = self.starts(job, shape.steps)
+                if starts:
+                    best = max(best, self.reward(job, shape._replace(start=starts[0])))
             total += best
         return total
-
-
-def fitting(pool: Pool, size: int, free: Sequence[bool]) -> int:
-    """How many disjoint legal blocks of ``size`` fit into the free GPUs of a pool, or of its first part."""
-    node = pool.node_size
-    gpus = len(free)
-    if node and size > node:
-        count = first = 0
-        while first + size <= gpus:
-            if all(free[first : first + size]):
-                count += 1
-                first += -(-size // node) * node
-            else:
-                first += node
-        return count
-    count = run = 0
-    for gpu in range(gpus):
-        if node and gpu % node == 0:
-            run = 0
-        run = run + 1 if free[gpu] else 0
-        if run == size:
-            count += 1
-            run = 0
-    return count

@@ -1,19 +1,21 @@
 """The bound: valid whatever happens, and equal to the optimum where the relaxation is attained."""
 
-import itertools
 from typing import Any
 
 import pytest
+from brute_force import best
 from hypothesis import given, settings
-from strategies import problems
+from strategies import clusters, problems
 
 from tidegrid.scheduler import Problem, modes, solve
 from tidegrid.scheduler.formal import Bound, bound, relative_gap
 from tidegrid.scheduler.formal import lagrange as lagrange_module
 from tidegrid.scheduler.formal.lagrange import price_bound
-from tidegrid.scheduler.formal.model import CountModel, IdentityModel
+from tidegrid.scheduler.formal.model import CountModel
+from tidegrid.scheduler.formal.named import NamedModel
+from tidegrid.scheduler.formal.places import fitting
 from tidegrid.scheduler.formal.run import Budget, Run
-from tidegrid.scheduler.formal.terms import Terms, fitting
+from tidegrid.scheduler.formal.terms import Terms
 from tidegrid.scheduler.generate import random_problem
 from tidegrid.scheduler.problem import Pool
 
@@ -31,78 +33,35 @@ def problem(gpus: int, steps: int, jobs: list[dict[str, Any]], **more: Any) -> P
     return Problem.from_dict({**body, **more})
 
 
-def best_by_hand(it: Problem) -> float:
-    """The optimum of a tiny problem by trying every placement, and for each app every set of GPUs by step."""
+def whole(it: Problem) -> float:
+    """The optimum of the whole model."""
     terms = Terms(it)
-    options: list[list[Any]] = []
-    for one, columns in zip(it.jobs, terms.columns, strict=True):
-        placed = [(c, f) for c in columns for f in terms.blocks_of(one, c)]
-        options.append(placed if one.running else [None, *placed])
-    best = -float("inf")
-    for choice in itertools.product(*options):
-        owned: set[tuple[str, int, int]] = set()
-        reward = 0.0
-        clash = False
-        for one, placed in zip(it.jobs, choice, strict=True):
-            if placed is None:
-                continue
-            column, first = placed
-            cells = {
-                (column.pool, g, t)
-                for g in range(first, first + column.gpus)
-                for t in range(column.start, min(column.end, terms.lookahead))
-            }
-            clash = clash or bool(cells & owned)
-            owned |= cells
-            reward += terms.reward(one, column)
-        if not clash and reward > best:
-            best = max(best, reward - least_penalty(it, terms, owned))
-    return best
-
-
-def least_penalty(it: Problem, terms: Terms, owned: set[tuple[str, int, int]]) -> float:
-    """Over the sets of GPUs that the apps (at most one a pool here) may hold step by step."""
-    total = 0.0
-    for app in it.apps:
-        gpus = it.pool_by_id[app.pool].gpus
-        costs = {frozenset(app.held_gpus): 0.0}
-        for t in range(it.steps):
-            free = [g for g in range(gpus) if (app.pool, g, t) not in owned]
-            after: dict[frozenset[int], float] = {}
-            for size in range(len(free) + 1):
-                for now in map(frozenset, itertools.combinations(free, size)):
-                    cost = terms.charge(app.priority, t) * max(0, app.demand[t] - size)
-                    reachable = [
-                        c
-                        for before, c in costs.items()
-                        if app.swap_cap is None or len(now ^ before) <= app.swap_cap
-                    ]
-                    if reachable:
-                        after[now] = min(reachable) + cost
-            costs = after
-        total += min(costs.values(), default=float("inf"))
-        for t in range(it.steps, len(app.demand)):
-            used = sum((app.pool, g, t) in owned for g in range(gpus))
-            total += terms.charge(app.priority, t) * max(0, app.demand[t] - (gpus - used))
-    return total
-
-
-@given(problems(pools=(1, 1), gpus=(1, 3), steps=(1, 3), jobs=(0, 3), apps=(0, 1)))
-def test_the_whole_model_finds_what_trying_everything_finds(it: Problem) -> None:
-    """The model in CP-SAT is the contract: its optimum is that of enumeration, and the bound is not below."""
-    terms = Terms(it)
-    answer = Run(IdentityModel(terms).cp, Budget(60, 10), 10, named=True).answer()
+    answer = Run(NamedModel(terms).cp, Budget(60, 10), 10, named=True).answer()
     assert answer.optimal
     assert answer.value is not None
-    expected = best_by_hand(it)
-    assert answer.value / terms.scale == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    return answer.value / terms.scale
+
+
+def is_tiny(it: Problem) -> bool:
+    return sum(pool.gpus for pool in it.pools) <= 4
+
+
+TINY = {"pools": (1, 1), "steps": (1, 3), "jobs": (0, 3), "apps": (0, 1)}
+
+
+@settings(max_examples=60)
+@given(problems(gpus=(1, 3), **TINY) | clusters(nodes=(1, 2), **TINY).filter(is_tiny))
+def test_the_whole_model_finds_what_trying_everything_finds(it: Problem) -> None:
+    """The model in CP-SAT is the contract: its optimum is that of enumeration, and no bound is below."""
+    expected = best(it)
+    assert whole(it) == pytest.approx(expected, rel=1e-5, abs=1e-5)
     found = bound(it, deterministic_time=1)
     assert found.value >= expected - 1e-9 * max(1, abs(expected))
-    assert price_bound(terms) >= expected - 1e-9 * max(1, abs(expected))
+    assert price_bound(Terms(it)) >= expected - 1e-9 * max(1, abs(expected))
 
 
-@settings(max_examples=8)
-@given(problems(**SMALL))
+@settings(max_examples=12)
+@given(problems(**SMALL) | clusters(nodes=(1, 2), steps=(2, 6), jobs=(0, 5), apps=(0, 2)))
 def test_no_mode_beats_the_bound(it: Problem) -> None:
     """Whatever the limit: none at all, too little, enough."""
     limits: list[dict[str, float]] = [

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import problems
+from strategies import clusters, problems
 
 from tidegrid.scheduler import Placement, Plan, Pool, Problem, check, solve
-from tidegrid.scheduler.formal import changes, time_to_objective, windows
+from tidegrid.scheduler.formal import changes, parts, time_to_objective
 from tidegrid.scheduler.formal import full as full_module
+from tidegrid.scheduler.formal import search as search_module
+from tidegrid.scheduler.formal.model import Facts
 from tidegrid.scheduler.formal.run import Answer, Run
 from tidegrid.scheduler.generate import random_problem
+from tidegrid.scheduler.generate_clusters import FAMILIES, random_cluster
 
 SMALL = {"pools": (1, 2), "gpus": (1, 8), "steps": (1, 8), "jobs": (0, 8), "apps": (0, 2)}
 
@@ -46,11 +49,14 @@ def contended(seed: int = 3) -> Problem:
 @pytest.fixture
 def no_longer_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the whole way from the fast plan up to the models."""
-    monkeypatch.setattr(full_module, "LONGER_ROUNDS", 0)
+    monkeypatch.setattr(search_module, "LONGER_ROUNDS", 0)
 
 
-@settings(max_examples=10)
-@given(problems(**SMALL))
+CLUSTERS = clusters(nodes=(1, 3), steps=(2, 8), jobs=(0, 8), apps=(0, 2))
+
+
+@settings(max_examples=20)
+@given(problems(**SMALL) | CLUSTERS)
 def test_full_is_legal_never_below_fast_and_never_above_its_bound(problem: Problem) -> None:
     fast = solve(problem)
     plan = full(problem, 0.2)
@@ -63,8 +69,8 @@ def test_full_is_legal_never_below_fast_and_never_above_its_bound(problem: Probl
     json.dumps(plan.to_dict(), allow_nan=False)
 
 
-@settings(max_examples=10)
-@given(problems(**SMALL))
+@settings(max_examples=20)
+@given(problems(**SMALL) | CLUSTERS)
 def test_what_the_changes_earned_adds_up_to_the_gain(problem: Problem) -> None:
     """`earned` of moved jobs and of apps accounts for the whole difference of the objectives."""
     before, after = solve(problem, mode="fifo"), full(problem, 0.2)
@@ -78,6 +84,15 @@ def test_the_contracts_checker_agrees(contract_check: Callable[..., Any]) -> Non
         problem = random_problem(seed)
         violations, _ = contract_check(problem.to_dict(), full(problem, 0.2).to_dict())
         assert violations == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_planned_legally(contract_check: Callable[..., Any], family: str) -> None:
+    for seed in range(3):
+        problem = random_cluster(seed, family, nodes=(1, 3), steps=(4, 10), jobs=(2, 9))
+        plan = full(problem, 0.3)
+        assert plan.extra["solver"]["trouble"] is None
+        assert contract_check(problem.to_dict(), plan.to_dict())[0] == [], seed
 
 
 @pytest.mark.usefixtures("no_longer_search")
@@ -150,7 +165,7 @@ class TestTrouble:
         def fail(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(full_module, "Run", fail)
+        monkeypatch.setattr(search_module, "Run", fail)
         problem = contended(9)
         self.assert_fast(problem, full(problem), f"{type(error).__name__}: {error}")
 
@@ -158,7 +173,7 @@ class TestTrouble:
         def fail(*_: Any, **__: Any) -> None:
             raise ImportError("no module named ortools")
 
-        monkeypatch.setattr(full_module, "CountModel", fail)
+        monkeypatch.setattr(search_module, "CountModel", fail)
         problem = contended(9)
         self.assert_fast(problem, full(problem), "ImportError")
 
@@ -170,24 +185,24 @@ class TestTrouble:
 
     def test_an_illegal_plan_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every job is stacked on GPU 0; no such plan may get past the checker."""
-        made = full_module.as_plan
+        made = search_module.as_plan
 
         def stacked(*arguments: Any) -> Plan:
             plan = made(*arguments)
             return replace(plan, placements=tuple(Placement(*p[:2], 0, *p[3:]) for p in plan.placements))
 
-        monkeypatch.setattr(full_module, "as_plan", stacked)
+        monkeypatch.setattr(search_module, "as_plan", stacked)
         problem = contended(9)
         self.assert_fast(problem, full(problem), "breaks a rule")
 
     def test_an_infeasible_hint_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = full_module.facts
+        read = Facts.of
 
-        def wrong(*arguments: Any) -> Any:
-            chosen, counts = made(*arguments)
-            return chosen, dict.fromkeys(counts, 10**6)
+        def wrong(*arguments: Any) -> Facts:
+            facts = read(*arguments)
+            return replace(facts, counts=dict.fromkeys(facts.counts, 10**6))
 
-        monkeypatch.setattr("tidegrid.scheduler.formal.model.facts", wrong)
+        monkeypatch.setattr(Facts, "of", wrong)
         problem = contended(9)
         plan = full(problem)
         assert check(problem, plan)[0] == []
@@ -216,7 +231,7 @@ def test_the_fast_search_goes_on_before_the_first_model(monkeypatch: pytest.Monk
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("no solver")
 
-    monkeypatch.setattr(full_module, "Run", broken)
+    monkeypatch.setattr(search_module, "Run", broken)
     better = 0
     for seed in range(20, 26):
         problem = random_problem(
@@ -245,14 +260,17 @@ def test_a_wall_clock_limit_gives_a_legal_plan() -> None:
     assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
 
 
-def test_a_problem_too_large_for_the_model_as_a_whole_is_searched_in_windows() -> None:
+def test_a_problem_too_large_for_the_model_as_a_whole_is_searched_in_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_module, "MAX_COLUMNS", 1000)
     jobs = [
         {"id": f"j{i}", "kind": "training", "priority": 1 + i % 9, "order": i,
          "shapes": [{"pool": "p", "gpus": 1 << i % 4, "steps": 2 + i % 7}]}
-        for i in range(800)
+        for i in range(200)
     ]  # fmt: skip
     problem = Problem.from_dict(
-        {"steps": 48, "decay": 0.98, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 128}], "jobs": jobs,
+        {"steps": 24, "decay": 0.98, "shortfall_weight": 8, "pools": [{"id": "p", "gpus": 64}], "jobs": jobs,
          "apps": []}
     )  # fmt: skip
     plan = full(problem, 0.3)
@@ -262,13 +280,13 @@ def test_a_problem_too_large_for_the_model_as_a_whole_is_searched_in_windows() -
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problems(**{**SMALL, "gpus": (1, 16)}), st.sampled_from([(4, 8), (2, 3)]))
+@given(problems(**{**SMALL, "gpus": (1, 16)}) | CLUSTERS, st.sampled_from([(4, 8), (2, 3)]))
 def test_windows_keep_every_rule_and_never_lose(
     monkeypatch: pytest.MonkeyPatch, problem: Problem, widths: tuple[int, int]
 ) -> None:
     """What is pinned stays, and what is put back is legal: nodes, tails, late starts, running jobs and apps."""
-    monkeypatch.setattr(full_module, "MAX_COLUMNS", -1)
-    monkeypatch.setattr(windows, "WIDTHS", widths)
+    monkeypatch.setattr(search_module, "MAX_COLUMNS", -1)
+    monkeypatch.setattr(parts, "WIDTHS", widths)
     fast, plan = solve(problem), full(problem, 0.5)
     assert check(problem, plan)[0] == []
     assert plan.metrics["objective"] >= fast.metrics["objective"] - 1e-9 * max(
@@ -281,9 +299,9 @@ def test_windows_keep_every_rule_and_never_lose(
 
 def test_windows_find_better_plans_and_the_same_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a plan of first in, first out, which leaves something to find whatever mode fast can do."""
-    monkeypatch.setattr(full_module, "MAX_COLUMNS", -1)
+    monkeypatch.setattr(search_module, "MAX_COLUMNS", -1)
     monkeypatch.setattr(full_module, "solve", lambda problem, **_: solve(problem, mode="fifo"))
-    monkeypatch.setattr(windows, "WIDTHS", (8, 16))
+    monkeypatch.setattr(parts, "WIDTHS", (8, 16))
     problem = random_problem(
         7, pools=(1, 1), gpus=(16, 16), steps=(16, 16), jobs=(24, 24), apps=(1, 1), plain=True
     )
@@ -305,7 +323,7 @@ def test_windows_find_better_plans_and_the_same_ones_again(monkeypatch: pytest.M
 )
 def test_windows_keep_to_nodes(pool: Pool, width: int, shift: int, expected: list[tuple[int, int]]) -> None:
     """A window holds whole nodes, or lies inside one."""
-    assert list(windows.segments(pool, width, shift)) == expected
+    assert list(parts.segments(pool, width, shift)) == expected
 
 
 def test_the_race_reaches_a_target_or_says_that_it_did_not() -> None:
