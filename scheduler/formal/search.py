@@ -33,8 +33,9 @@ FIRST_COUNT_SHARE = 0.2
 BUILD_TIME = 0.05
 #: Rounds of the fast planner before the first model: tens of milliseconds at 16 GPUs.
 LONGER_ROUNDS = 5000
-#: Share of the limit for each window of a problem that is too large for the model as a whole, and least seconds.
-WINDOW_SHARE, WINDOW_SECONDS = 0.04, 1.0
+#: Share of the limit for each window of a problem that is too large for the model as a whole, and the least seconds
+#: or deterministic time.
+WINDOW_SHARE, WINDOW_SECONDS, WINDOW_TIME = 0.04, 1.0, 0.1
 #: Share of the limit that may go to the bound of such a problem.
 PRICES_SHARE = 0.4
 #: The gap, as a share of a plan's value, up to which it is called optimal where no tolerance is given.
@@ -299,9 +300,8 @@ class Search:
 
     def _search_windows(self) -> None:
         """Search a large problem window by window, in order of idle GPUs, again and again."""
-        share = WINDOW_SHARE
-        if self.budget.deterministic is None:
-            share = max(share, WINDOW_SECONDS / self.budget.total())
+        least = WINDOW_SECONDS if self.budget.deterministic is None else WINDOW_TIME
+        share = max(WINDOW_SHARE, least / self.budget.total())
         rng = np.random.default_rng(self.budget.seed)
         for sweep in count():
             turns = windows(self.problem, self.best, sweep)
