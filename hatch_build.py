@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent
 ROOMS = ("estimators", "scheduler", "data", "models", "pipeline", "app")
 NAME = "_native" + {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 # No -ffast-math, -march=native or fused multiply-add: the same input gives the same bytes on every machine.
-FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
 CHECKS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-D_GLIBCXX_ASSERTIONS"]
 WARNINGS = ["-Wall", "-Wextra"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tidegrid.scheduler.limits import limits_of
-from tidegrid.scheduler.problem import Problem
+from tidegrid.scheduler.problem import Problem, Shape
 
 #: Stands for "no limit" in integer arrays; larger than any step, small enough to add to.
 FAR = 1 << 40
@@ -54,7 +54,7 @@ class Arrays:
     shape_rate
         (S,) what a step earns, before the job's priority: GPUs in version 1, in version 2 work ÷ steps · success.
     within_start, within
-        (S + 1,), (…, 2): ranges (first GPU, GPUs) that a shape must lie in; none: anywhere.
+        (S + 1,), (…, 2): ranges (first GPU, GPUs) that a shape must lie in; none: anywhere; (0, 0): nowhere.
     closed_at
         (C, 6) closed GPUs: pool, first, last + 1, from, to, and 1 where they are down, 0 where they drain.
     pool_by_node
@@ -240,7 +240,7 @@ def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
         [[job_index[name] for name in job.after or () if name in job_index] for job in jobs]
     )
     limit_start, limit_of = _ragged(counted)
-    within_start, within = _ragged([list(chain.from_iterable(shape.within or ())) for _, shape in waiting])
+    within_start, within = _ragged([_ranges(shape) for _, shape in waiting])
     held_start, held_gpu = _ragged([list(app.held_gpus) for app in apps])
     closed = [
         (p, c.gpus[0], c.gpus[1], c.start, c.end, c.kind == "down")
@@ -277,6 +277,12 @@ def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
         "gpu_cost": float(problem.gpu_cost),
         "swap_cost": float(problem.swap_cost),
     }
+
+
+def _ranges(shape: Shape) -> list[int]:
+    if shape.within is None:
+        return []
+    return list(chain.from_iterable(shape.within or [(0, 0)]))
 
 
 def _ragged(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -66,8 +66,8 @@ class Shape(Record):
     """One way to run a job: ``gpus`` GPUs of ``pool`` for ``steps`` steps.
 
     In a line pool ``gpus`` is a power of two. By node they lie evenly on ``nodes`` nodes (default: as few as hold
-    them). ``within``: ranges (first GPU, GPUs) in which all of them lie. ``success``: the chance that the job ends
-    inside its time limit there.
+    them). ``within``: ranges (first GPU, GPUs) in which all of them lie; None for anywhere, an empty list for nowhere.
+    ``success``: the chance that the job ends inside its time limit there.
     """
 
     pool: Id

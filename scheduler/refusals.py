@@ -119,8 +119,11 @@ def _reason(problem: Problem, job: Job, shapes: Sequence[Shape], clock: Clock) -
         elif rule == "nodes":
             parts += list(dict.fromkeys(_nodes(problem, shape) for shape in broken))
         elif rule == "within":
+            nowhere = {shape.pool for shape in broken if not layouts(problem)[shape.pool].within(shape)}
             parts += [
-                f"the GPUs of {pool.id} that it may use have no place for {_listed(sizes[pool.id])}"
+                f"it may use no GPU of {pool.id}"
+                if pool.id in nowhere
+                else f"the GPUs of {pool.id} that it may use have no place for {_listed(sizes[pool.id])}"
                 for pool in pools
             ]
         elif rule == "deadline":

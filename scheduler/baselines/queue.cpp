@@ -1,5 +1,6 @@
 #include "queue.hpp"
 
+#include <map>
 #include <numeric>
 #include <queue>
 
@@ -74,6 +75,12 @@ class Limits {
 // The size that was asked for, or the largest shape that fits its pool.
 std::vector<Task> tasks_of(const tg_problem& in, const std::vector<Timeline>& pools) {
     std::vector<Task> tasks(in.jobs);
+    std::map<std::tuple<Int, Int, Int>, bool> found;  // whether the empty pool has room
+    const auto known = [&](const auto& key, auto holds) {
+        const auto [at, fresh] = found.try_emplace(key, false);
+        if (fresh) at->second = holds();
+        return at->second;
+    };
     for (Int j = 0; j < in.jobs; ++j) {
         Int low = in.shape_start[j], high = in.shape_start[j + 1];
         if (in.requested[j] >= 0) {
@@ -90,7 +97,10 @@ std::vector<Task> tasks_of(const tg_problem& in, const std::vector<Timeline>& po
                 if (size > 0) fast::fill(task.within.data(), first, size);
             }
             const auto key = [](const Task& one) { return std::pair(one.gpus, -one.steps); };
-            if ((chosen.shape < 0 || key(task) > key(chosen)) && pools[task.pool].holds(task)) chosen = std::move(task);
+            if (chosen.shape >= 0 && key(task) <= key(chosen)) continue;
+            const auto holds = [&] { return pools[task.pool].holds(task); };
+            if (!task.within.empty() ? holds() : known(std::tuple(task.pool, task.gpus, task.nodes), holds))
+                chosen = std::move(task);
         }
     }
     return tasks;
@@ -150,6 +160,7 @@ struct Queue {
     Limits limits;
     std::vector<Task> tasks;
     std::vector<Placed> placed;
+    Int until;
 
     void put(Int j, Int start, Gpus gpus) {
         const Task& task = tasks[j];
@@ -209,7 +220,7 @@ struct Queue {
         const Task& task = tasks[j];
         const Timeline& pool = pools[task.pool];
         const Int from = ready(j), bound = std::max(searched.bound(task, 0), keep_order ? last : 0);
-        if (from < 0) return;
+        if (from < 0 || (keep_order && last >= until && in.limits == 0)) return;
         Gpus gpus;
         // Who is held back by a limit or by another job alone holds up nobody: what counts is when there are GPUs.
         const Int there = pool.earliest(task, std::max(task.earliest, bound), gpus);
@@ -228,7 +239,7 @@ struct Queue {
             if (tasks[j].shape >= 0) waiting.push_back(j);
         std::vector<Searched> failed(in.pools);
         std::vector<Reservation> reserved(in.pools);
-        for (Int t = 0; t < kNever && !waiting.empty(); t = next_event(t, waiting)) {
+        for (Int t = 0; t < until && !waiting.empty(); t = next_event(t, waiting)) {
             for (Int p = 0; p < in.pools; ++p) {
                 failed[p].clear();
                 reserved[p] = {};
@@ -277,28 +288,33 @@ struct Queue {
 
 }  // namespace
 
-std::vector<Placed> serve(const tg_problem& in, const Cells& cells, Mode mode) {
+std::vector<std::vector<Placed>> serve(const tg_problem& in, const Cells& cells, std::span<const Mode> modes, Int until) {
     std::vector<Timeline> pools;
     for (Int p = 0; p < in.pools; ++p) pools.emplace_back(in, p);
-    Queue queue{in, {}, Limits(in), tasks_of(in, pools), std::vector<Placed>(in.jobs)};
+    Queue first{in, {}, Limits(in), tasks_of(in, pools), std::vector<Placed>(in.jobs), until};
     for (Int j = 0; j < in.jobs; ++j)
         if (in.run_pool[j] >= 0)
             pools[in.run_pool[j]].take({in.run_gpu + in.run_start[j], in.run_gpu + in.run_start[j + 1]}, 0, in.run_steps[j]);
     for (Int a = 0; a < in.apps; ++a)
         for (Int t = 0; t < in.steps;) {
-            Int until = t + 1;
-            while (until < in.steps && cells[a][until] == cells[a][t]) ++until;
+            Int end = t + 1;
+            while (end < in.steps && cells[a][end] == cells[a][t]) ++end;
             // past the horizon an app keeps what it holds in the last step
-            pools[in.app_pool[a]].take(cells[a][t], t, until < in.steps ? until : kNever);
-            t = until;
+            pools[in.app_pool[a]].take(cells[a][t], t, end < in.steps ? end : kNever);
+            t = end;
         }
-    queue.pools = std::move(pools);
-    const std::vector<Int> order = order_of(in, queue.tasks, mode);
-    if (mode == Mode::easy || mode == Mode::easy_priority)
-        queue.easy(order);
-    else
-        queue.in_order(order, mode == Mode::fifo || mode == Mode::fifo_elastic);
-    return std::move(queue.placed);
+    first.pools = std::move(pools);
+    std::vector<std::vector<Placed>> result;
+    for (Mode mode : modes) {
+        Queue queue = first;
+        const std::vector<Int> order = order_of(in, queue.tasks, mode);
+        if (mode == Mode::easy || mode == Mode::easy_priority)
+            queue.easy(order);
+        else
+            queue.in_order(order, mode == Mode::fifo || mode == Mode::fifo_elastic);
+        result.push_back(std::move(queue.placed));
+    }
+    return result;
 }
 
 }  // namespace tidegrid::queue
@@ -316,7 +332,8 @@ extern "C" {
         cells_start.size != in->apps * in->steps + 1)
         return false;
     const Cells held = hold(*in, Mode(mode) == Mode::fifo_elastic);
-    const std::vector<Placed> placed = serve(*in, held, Mode(mode));
+    const Mode modes[] = {Mode(mode)};
+    const std::vector<Placed> placed = serve(*in, held, modes, kNever).front();
     Int at = 0;
     for (Int j = 0; j < in->jobs; ++j) {
         shape.data[j] = placed[j].shape;

@@ -19,6 +19,7 @@ Int next(const Set& set, Int from, Int end, bool inside) {
 }
 
 Int count(const Set& set, Int first, Int size) {
+    if ((first & 63) + size <= 64) return fast::ones(set[first >> 6] >> (first & 63) << (64 - size));
     Int total = 0;
     for (Int k = first >> 6; k <= (first + size - 1) >> 6; ++k) total += fast::ones(set[k] & fast::span(k, first, size));
     return total;
@@ -136,7 +137,8 @@ bool Timeline::choose_block(const Set& free, Int size, Gpus& gpus) const {
     const bool inside = node_ == 0 || size <= node_;
     const Int step = inside && node_ > 0 ? node_ : gpus_, align = inside ? size : node_;
     Int best = -1, best_free = gpus_ + 1, best_room = gpus_ + 1;
-    for (Int low = 0; low < gpus_; low += step) {
+    // nothing is tighter than a node, or a run, that the block fills
+    for (Int low = 0; low < gpus_ && (best_free > size || best_room > size); low += step) {
         const Int high = std::min(low + step, gpus_), here = inside ? count(free, low, high - low) : 0;
         if (inside && (here < size || here >= best_free)) continue;
         for (Int g = next(free, low, high, true); g < high;) {

@@ -31,6 +31,14 @@ void overlap(const Word* free, const Word* shut, Int stride, Int words, Int rows
     const auto row = [&](Int t, Int k) {
         return shut ? free[t * stride + k] & ~shut[t * stride + k] : free[t * stride + k];
     };
+    if (low == high) {
+        for (Int k = 0; k < words; ++k) {
+            Word run = kAll;
+            for (Int t = low; t <= last && run; ++t) run &= row(t, k);
+            out[low * words + k] = run;
+        }
+        return;
+    }
     for (Int k = 0; k < words; ++k) {
         // Backward inside each block of `length` rows: AND from a row to its block's end.
         Word run = kAll;

@@ -257,6 +257,7 @@ struct Builder {
         }
         if (top == 0.0) top = 1.0;
         const double count = double(std::max<std::size_t>(1, waiting.size()));
+        b.shape_of.assign(in.shapes, -1);
         for (Int i = 0; i < Int(waiting.size()); ++i) {
             const Int j = waiting[i];
             Job job{};
@@ -285,6 +286,7 @@ struct Builder {
 
     void shapes(Int j, const Job& job) {
         const std::size_t first = b.shape.size();
+        std::vector<std::pair<Int, Shape>> listed;
         for (Int s = in.shape_start[j]; s < in.shape_start[j + 1]; ++s) {
             Shape shape{};
             shape.pool = number[in.shape_pool[s]];
@@ -301,6 +303,7 @@ struct Builder {
             if (pool.by_node && (shape.nodes == 0 || shape.gpus % shape.nodes != 0 || shape.gpus / shape.nodes > pool.node)) continue;
             if (in.within_start[s] < in.within_start[s + 1]) shape.within = mask(s, shape.pool);
             b.shape.push_back(shape);
+            listed.emplace_back(s, shape);
         }
         const auto key = [](const Shape& s) {
             return std::tuple(s.pool, s.gpus, s.steps, s.nodes, s.within, -s.rate);
@@ -308,6 +311,9 @@ struct Builder {
         std::sort(b.shape.begin() + first, b.shape.end(), [&](auto& x, auto& y) { return key(x) < key(y); });
         const auto same = [&](auto& x, auto& y) { return key(x) == key(y); };
         b.shape.erase(std::unique(b.shape.begin() + first, b.shape.end(), same), b.shape.end());
+        for (const auto& [s, shape] : listed)
+            for (std::size_t k = first; k < b.shape.size(); ++k)
+                if (same(b.shape[k], shape)) b.shape_of[s] = Int(k);
         for (std::size_t s = first; s < b.shape.size(); ++s) {
             // What a place is worth is the most that any shape of its size and length is worth (contract).
             for (std::size_t k = first; k < b.shape.size(); ++k)

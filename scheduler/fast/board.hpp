@@ -88,6 +88,7 @@ struct Board {
     std::vector<App> app;    // by pool and falling priority
     std::vector<Job> job;    // those that wait, by (order, id)
     std::vector<Shape> shape;
+    std::vector<Int> shape_of;  // by shape of the problem; -1: it has no place
     std::vector<Word> base;   // flat sets: GPUs that are free of what cannot move
     std::vector<Word> down;   // flat sets like `base`: GPUs that are down; empty where none ever is
     std::vector<Word> enter;  // flat sets like `base`: GPUs that may be entered; empty where all always may

@@ -4,7 +4,7 @@
 #include <map>
 #include <thread>
 
-#include "queue.hpp"
+#include "starts.hpp"
 
 using namespace tidegrid::fast;
 
@@ -147,11 +147,8 @@ Start warm_spots(const Board& b, const Int* warm, const Int* gpu_start, const In
             const Shape& shape = b.shape[k];
             if (row[0] != b.pool_of[shape.pool] || row[1] != shape.gpus || row[2] != shape.steps) continue;
             start.spots[i] = {k, row[3], row[4]};
-            if (!b.pool[shape.pool].by_node) continue;
-            std::map<Int, Int> bins;
-            for (Int g = gpu_start[j]; g < gpu_start[j + 1]; ++g) ++bins[b.gpu_bin[b.gpu_at[shape.pool] + gpu[g]]];
-            start.pieces[i].clear();
-            for (const auto& [bin, many] : bins) start.pieces[i].push_back({bin, many});
+            if (b.pool[shape.pool].by_node)
+                start.pieces[i] = pieces_on(b, shape.pool, std::span(gpu + gpu_start[j], gpu + gpu_start[j + 1]));
         }
     }
     return start;
@@ -199,15 +196,6 @@ void write_cells(const std::vector<Gpus>& cells, tg_plan& out) {
     }
 }
 
-// Whether blocks in lines are all there is, so that the baselines' loops serve as starts.
-bool is_plain(const tg_problem& in) {
-    const auto all = [](const std::int64_t* values, Int many, Int value) {
-        return std::all_of(values, values + many, [&](Int x) { return x == value; });
-    };
-    return all(in.pool_by_node, in.pools, 0) && all(in.app_replica, in.apps, 1) && in.closed == 0 && in.limits == 0 &&
-           in.after_start[in.jobs] == 0 && in.within_start[in.shapes] == 0;
-}
-
 // Whether what the plan needs at most has room.
 bool fits(const tg_problem& in, const tg_plan& out) {
     Int gpus = 0, cells = 0;
@@ -241,34 +229,21 @@ extern "C" {
     Board b = make_board(in);
     promise(b, *options);
     State s(b, options->seed);
-    QueueStarts queue;
-    const bool queued = is_plain(in);
-    if (queued) queue = queue_starts(in, b);
-    if (!queued) queue.starts.push_back({std::vector<Spot>(b.job.size()), {}, kInfinity});  // always legal
+    Starts given = baseline_starts(in, b);
     for (Int k = 0; k < options->warms; ++k)
-        queue.starts.push_back(warm_spots(b, warm + 5 * k * in.jobs, warm_start + k * in.jobs, warm_gpu));
-    std::vector<std::int32_t> app_at(in.apps);
-    for (Int a = 0; a < in.apps; ++a) app_at[b.app_of[a]] = std::int32_t(a);
+        given.starts.push_back(warm_spots(b, warm + 5 * k * in.jobs, warm_start + k * in.jobs, warm_gpu));
     std::vector<Int> owner_at(1, 0);
     for (const Pool& pool : b.pool) owner_at.push_back(owner_at.back() + pool.gpus * b.steps);
     std::vector<std::int32_t> owners(owner_at.back() + 1, -1);
-    const Begun own = begin(b, s, queue.starts, queued);
+    const Begun own = begin(b, s, given.starts);
     const Int rounds = options->rounds < 0 ? rounds_for(b, options->budget_ms) : options->rounds;
     if (rounds > 0 && !b.job.empty()) s = improved(b, std::move(s), rounds, *options);
     const double worth = finish(b, s, owners.data(), owner_at);
-    if (queued && own.worth > worth + 1e-9 * std::abs(worth)) {
-        // The best start with its own apps is worth more than with those that the search gives it.
-        s.best = queue.starts[own.own].spots;
-        const auto& line = queue.owners[queue.owner_of[own.own]];
-        for (Int p = 0; p < in.pools; ++p) {
-            const Pool& pool = b.pool[p];
-            for (Int g = 0; g < pool.gpus; ++g)
-                for (Int t = 0; t < b.steps; ++t) {
-                    const std::int32_t a = line[t * queue.offset.back() + queue.offset[b.pool_of[p]] + g];
-                    owners[owner_at[p] + g * b.steps + t] = a < 0 ? a : app_at[a];
-                }
-        }
-        finish_with(b, s, owners.data(), owner_at);
+    if (own.worth > worth + 1e-9 * std::abs(worth)) {
+        // A baseline with its own apps is worth more than what the search makes of it.
+        restore(b, s, given.starts[own.own].spots, given.starts[own.own].pieces);
+        hold_as(b, s, given.cells[given.cells_of[own.own]], owners.data(), owner_at);
+        settle_jobs(b, s, owners.data(), owner_at);
     }
 
     std::vector<Gpus> cells(in.apps * in.steps), job_gpus(b.job.size()), stay_gpus(s.stays.size());

@@ -79,18 +79,16 @@ void sort_todo(const Board& b, State& s, double noise) {
     }
 }
 
-// Orders in which greedy starts insert the jobs; in that of arrival where no queue's plan is a start.
-std::vector<std::vector<Int>> orders(const Board& b, const State& s, bool arrival) {
+// Orders in which greedy starts insert the jobs.
+std::vector<std::vector<Int>> orders(const Board& b, const State& s) {
     const auto by = [&](auto key) {
         std::vector<Int> order(b.job.size());
         std::iota(order.begin(), order.end(), 0);
         std::stable_sort(order.begin(), order.end(), [&](Int i, Int j) { return key(i) < key(j); });
         return order;
     };
-    std::vector<std::vector<Int>> result{by([&](Int j) { return std::pair(-b.job[j].value, -s.area[j]); }),
-                                         by([&](Int j) { return -b.job[j].value * s.area[j]; })};
-    if (arrival) result.push_back(by([](Int j) { return j; }));
-    return result;
+    return {by([&](Int j) { return std::pair(-b.job[j].value, -s.area[j]); }),
+            by([&](Int j) { return -b.job[j].value * s.area[j]; })};
 }
 
 // Insert jobs in an order, each once those that must end before it have a place or cannot get one.
@@ -155,11 +153,11 @@ void recreate(const Board& b, State& s, const Settings& k, Int since, Int until)
 
 // Find the best of a number of starts, which `s.best` gets: legal placements, and jobs inserted greedily in some
 // orders, each with the jobs off the cells that apps want and without that.
-Begun begin(const Board& b, State& s, const std::vector<Start>& starts, bool queued) {
+Begun begin(const Board& b, State& s, const std::vector<Start>& starts) {
     Begun own;
     double best = -kInfinity;
     const Int given = Int(starts.size());
-    const auto order = orders(b, s, !queued);
+    const auto order = orders(b, s);
     const Int ways = Int(order.size());
     for (Int i = 0; i < given + ways * (any_named(b) ? 2 : 1); ++i) {
         if (i < given) {
@@ -269,8 +267,6 @@ double improve(const Board& b, State& s, Int rounds, const Settings& k) {
     return best;
 }
 
-namespace {
-
 // Move jobs to GPUs that are free earlier, then name the apps' GPUs where that cannot cost any; the objective without
 // what the apps of the other pools are short of within the horizon.
 double settle_jobs(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at) {
@@ -288,8 +284,6 @@ double settle_jobs(const Board& b, State& s, std::int32_t* owners, const std::ve
     }
     return total;
 }
-
-}  // namespace
 
 // Set `s.spot` to the best placements and `owners` to the app on each GPU and step; the objective.
 double finish(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at) {
@@ -314,22 +308,6 @@ double finish(const Board& b, State& s, std::int32_t* owners, const std::vector<
         adopt(b, s, p);
     }
     return total + settle_jobs(b, s, owners, owner_at);
-}
-
-// The same from the placements in `s.best`, where `owners` says who holds the GPUs of pools whose apps are named.
-void finish_with(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at) {
-    restore(b, s, s.best, {});
-    for (Int p = 0; p < pools(b); ++p) {
-        const Pool& pool = b.pool[p];
-        std::fill_n(s.cells.begin() + pool.row, b.steps * pool.words, 0);
-        for (Int t = 0; t < b.steps; ++t) {
-            Word* set = s.cells.data() + pool.row + t * pool.words;
-            for (Int g = 0; g < pool.gpus; ++g)
-                if (owners[owner_at[p] + g * b.steps + t] >= 0) fill(set, g, 1);
-            s.kept[p * b.steps + t] = size_of(set, pool.words);
-        }
-    }
-    settle_jobs(b, s, owners, owner_at);
 }
 
 }  // namespace tidegrid::fast

@@ -204,15 +204,15 @@ double bend(const Board& b, State& s, Int p, Int tries);
 struct Start {
     std::vector<Spot> spots;
     std::vector<Pieces> pieces;
-    double charged;  // what the shortfall of the horizon costs with its own apps
+    double charged;  // what its own apps cost within the horizon; infinite where it has none
 };
 struct Begun {
     Int own = -1;  // the start that is worth most with its own apps
     double worth = -kInfinity;
 };
-Begun begin(const Board& b, State& s, const std::vector<Start>& starts, bool queued);
+Begun begin(const Board& b, State& s, const std::vector<Start>& starts);
 double improve(const Board& b, State& s, Int rounds, const Settings& k);
 double finish(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at);
-void finish_with(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at);
+double settle_jobs(const Board& b, State& s, std::int32_t* owners, const std::vector<Int>& owner_at);
 
 }  // namespace tidegrid::fast

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import problems, random_problem
 
 from tidegrid.errors import InputError
@@ -52,6 +53,12 @@ def test_no_plan_is_worth_less_than_a_baseline(first: int) -> None:
         for rounds in (0, 20):
             plan = solve(p, rounds=rounds)
             assert plan.metrics["objective"] >= best - 1e-9 * max(1.0, abs(best)), (seed, rounds)
+
+
+@given(problems(), st.sampled_from((0, 20)))
+def test_no_plan_of_any_kind_is_worth_less_than_a_baseline(p: Problem, rounds: int) -> None:
+    best = max(solve(p, mode).metrics["objective"] for mode in BASELINES)
+    assert solve(p, rounds=rounds).metrics["objective"] >= best - 1e-9 * max(1.0, abs(best))
 
 
 @given(problems())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import clusters, naive_plans
 
-from tidegrid.scheduler import Placement, Plan, Problem, check, solve
+from tidegrid.scheduler import BASELINES, Placement, Plan, Problem, check, explain_job, solve
 from tidegrid.scheduler.generate_clusters import FAMILIES, random_cluster
 
 NODES = {"id": "a100", "gpus": 24, "node_size": 8, "placement": "node"}
@@ -53,6 +53,49 @@ def test_no_plan_is_worth_less_than_a_legal_warm_start(data: st.DataObject, p: P
     warm = data.draw(naive_plans(p))
     worth = warm.metrics["objective"]
     assert solve(p, rounds=5, warm_start=warm).metrics["objective"] >= worth - 1e-9 * max(1.0, abs(worth))
+
+
+def worst_below(p: Problem, rounds: int | None) -> float:
+    """How far the plan is below the best baseline, as a share of it; 0 where it is not."""
+    best = max(solve(p, mode).metrics["objective"] for mode in BASELINES)
+    return max(0.0, best - solve(p, rounds=rounds).metrics["objective"]) / max(1.0, abs(best))
+
+
+@given(clusters(), st.sampled_from((0, 20)))
+def test_no_plan_is_worth_less_than_a_baseline(p: Problem, rounds: int) -> None:
+    assert worst_below(p, rounds) < 1e-9
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_plan_of_a_family_is_worth_less_than_a_baseline(family: str) -> None:
+    """Replicas, floors and closed GPUs make a baseline's apps hard to better; crowded boards too."""
+    for seed in range(24):
+        for p in (random_cluster(seed, family), random_cluster(seed, family, jobs=(5, 20))):
+            assert worst_below(p, 20 * (seed % 2)) < 1e-9, seed
+
+
+@pytest.mark.parametrize(
+    ("seed", "family", "ranges"),
+    [(10, "everything", {}), (40, "everything", {}), (43, "windows", {"jobs": (5, 20)})],
+)
+def test_a_baseline_with_its_own_apps_is_kept(seed: int, family: str, ranges: dict[str, Any]) -> None:
+    """On these boards the baseline's own apps are served better than the search serves them after its jobs."""
+    assert worst_below(random_cluster(seed, family, **ranges), None) < 1e-9
+
+
+@pytest.mark.parametrize("mode", ["fast", *BASELINES])
+@pytest.mark.parametrize("placement", ["node", "line"])
+def test_a_shape_that_may_lie_nowhere_has_no_place(contract_check: Any, mode: str, placement: str) -> None:
+    """No range is not any range: the job takes its other shape, or has no place and is refused."""
+    nowhere = shape(8, 2, within=[])["shapes"]
+    pools = [{**NODES, "placement": placement}]
+    p = problem([{"shapes": nowhere}, {"shapes": nowhere + shape(4, 3)["shapes"]}], pools=pools)
+    plan = solve(p, mode)
+    assert [(x.job, x.gpus) for x in plan.placements] == [("job-1", 4)]
+    assert not contract_check(p.to_dict(), plan.to_dict())[0]
+    assert explain_job(p, plan, "job-0")["reason"] == "refused: it may use no GPU of a100"
+    forced = Plan.of(p, mode, [Placement.on("job-0", "a100", range(8), 0, 2)], plan.apps)
+    assert check(p, forced)[0] and contract_check(p.to_dict(), forced.to_dict())[0]
 
 
 def test_an_unchanged_problem_keeps_its_plan() -> None:
