@@ -46,9 +46,9 @@ def a_zone(name: str | None) -> str | None:
 def a_country(code: str | None) -> str | None:
     """Return the code of a country that has a calendar of public holidays, refused where there is none."""
     if code is not None:
-        from tidegrid.estimators.realtime.localtime import holiday_days
+        from tidegrid.calendars import holiday_days
 
-        holiday_days(code, None, 2026, 2026)
+        holiday_days(code)
     return code
 
 

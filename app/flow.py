@@ -62,14 +62,14 @@ class SitePlan:
 
 
 def train_site(
-    site: Site, store: Path, only: Sequence[str] | None = None, jobs: int = 1
+    site: Site, store: Path, only: Sequence[str] | None = None, jobs: int = 1, refit: bool = False
 ) -> list[dict[str, Any]]:
     """Train a site's estimators into a store; one record an estimator, with what was decided and why."""
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.train import train
 
-    make_folder(store)
+    check_folder(store)
     return [
         trained.record()
         for trained in train(
@@ -78,6 +78,7 @@ def train_site(
             names=only,
             jobs=jobs,
             now=site.now,
+            refit=refit,
             **calendar_of(site.cluster),
         )
     ]
@@ -176,8 +177,9 @@ COLUMNS = ["mode", "utilization", "value", "against fifo", "objective", "unmet r
 
 def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str, Path]:
     """Write problem, plan, estimates, expected times and, where asked, report and picture into a folder."""
-    from tidegrid.files import write_text
+    from tidegrid.files import make_folder, write_text
 
+    make_folder(out)
     decision = result.decision
     forecast, plan = decision.forecast, decision.explained
     files = {

@@ -223,8 +223,8 @@ def prepare(root: Path) -> None:
 
 
 def tree(root: Path) -> set[str]:
-    """Return the files below a folder."""
-    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+    """Return the files and folders below a folder."""
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
 def play(base: Path, argv: list[str], change: Callable[[Path], None], root: Path) -> str:
@@ -287,6 +287,7 @@ def main() -> None:
     """Run the cases and print the counts by outcome, and each that is not right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many minutes")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many cases at the beginning")
     parser.add_argument("--only", default="", help="only cases whose name or command holds this")
     wanted = parser.parse_args()
     outcomes: Counter[str] = Counter()
@@ -299,7 +300,7 @@ def main() -> None:
         everything = list(cases())
         random.Random(0).shuffle(everything)
         end = time.monotonic() + 60 * wanted.minutes
-        for name, argv, change in everything:
+        for name, argv, change in everything[wanted.skip :]:
             if time.monotonic() > end:
                 break
             if wanted.only not in f"{name} {' '.join(argv)}":
@@ -312,7 +313,8 @@ def main() -> None:
                 print(f"{found}: {name}: {shown!r}: {last!r}", flush=True)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10
     counts = dict(outcomes.most_common())
-    print(f"{sum(outcomes.values())} of {len(everything)} cases: {counts}; largest process {peak:,.0f} MiB")
+    played = f"{sum(outcomes.values())} of {len(everything)} cases from {wanted.skip} on"
+    print(f"{played}: {counts}; largest process {peak:,.0f} MiB")
 
 
 if __name__ == "__main__":

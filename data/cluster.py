@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
+from tidegrid.calendars import holiday_days
 from tidegrid.data.nodelist import indices_of, nodes_of
 from tidegrid.data.records import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
 from tidegrid.data.tables import MAX_GPUS
@@ -162,6 +163,8 @@ class Cluster(Record):
             zone_of(self.timezone)
         except InputError as error:
             raise FieldError("timezone", error.problem, error.fix or "") from None
+        if self.country is not None or self.subdivision is not None:
+            self._check_holidays()
         named = {
             "pools": [pool.id for pool in self.pools],
             "apps": [app.id for app in self.apps],
@@ -186,6 +189,14 @@ class Cluster(Record):
                         f"tenants[{i}].limit", f"there is no pool {name!r}", f"use one of {_ids(self.pools)}"
                     )
         return self
+
+    def _check_holidays(self) -> None:
+        if self.country is None:
+            raise FieldError("subdivision", "it has no country", "give country too, or leave it out")
+        try:
+            holiday_days(self.country, self.subdivision)
+        except InputError as error:
+            raise FieldError(error.field or "country", error.problem, error.fix or "") from None
 
     def _check_pools(self) -> None:
         owner: dict[str, str] = {}

@@ -30,6 +30,13 @@ from tidegrid.files import read_start
 FORMATS = ("tidegrid", "trace", "sacct", "swf")
 """The formats of job history that :func:`tidegrid.data.read_jobs` reads."""
 
+_OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "start": (("swf",), "tells the instants of its jobs"),
+    "kind": (("trace", "sacct", "swf"), "tells the kind of each job"),
+    "nodes": (("sacct",), "tells no nodes"),
+}
+"""The formats that an option of reading is for, and why the others have no use for it."""
+
 STATUS_OF: Mapping[str, str] = {
     "completed": "completed",
     "pass": "completed",
@@ -85,8 +92,8 @@ def read_jobs(
     format: str | None = None,
     timezone: str | None = None,
     start: str | None = None,
-    kind: str = "training",
-    nodes: dict[str, str] | None = None,
+    kind: str | None = None,
+    nodes: Mapping[str, str] | None = None,
     notes: Note | None = None,
     set_aside: SetAside | None = None,
 ) -> pd.DataFrame:
@@ -103,7 +110,7 @@ def read_jobs(
     start
         The first instant of a file in the standard workload format whose header does not tell it.
     kind
-        The workload kind of every job that does not tell its own.
+        The workload kind of every job that does not tell its own; training where absent.
     nodes
         The GPU type of each node, for accounting of Slurm that does not tell it
         (:func:`tidegrid.data.slurm.node_types`).
@@ -121,9 +128,18 @@ def read_jobs(
     Raises
     ------
     InputError
-        File, row, column, what is wrong and what would be right.
+        File, row, column, what is wrong and what would be right; or ``start``, ``kind`` or ``nodes`` is given for a
+        format that has no use for it.
     """
     chosen = format or detect(path)
+    if chosen not in FORMATS:
+        raise InputError(f"{chosen!r} is unknown", field="format", fix=f"use one of {', '.join(FORMATS)}")
+    for name, value in (("start", start), ("kind", kind), ("nodes", nodes)):
+        takes, why = _OPTIONS[name]
+        if value is not None and chosen not in takes:
+            raise InputError(
+                f"a file of the format {chosen} {why}", file=path, field=name, fix="leave this option out"
+            )
     if chosen == "tidegrid":
         return read_table(path, JOBS, timezone=timezone, notes=notes, set_aside=set_aside)
     return read_foreign(
@@ -182,7 +198,7 @@ def read_foreign(
     *,
     timezone: str | None = None,
     start: str | None = None,
-    kind: str = "training",
+    kind: str | None = None,
     nodes: Mapping[str, str] | None = None,
     notes: Note | None = None,
     set_aside: SetAside | None = None,
@@ -195,19 +211,18 @@ def read_foreign(
     Raises
     ------
     InputError
-        The format is unknown, the file cannot be used, or a row cannot and ``set_aside`` is not given.
+        The file cannot be used, a row cannot and ``set_aside`` is not given, or ``kind`` is given for a file that
+        tells the kind of each job.
     """
-    if kind not in KINDS:
+    if kind is not None and kind not in KINDS:
         raise InputError(f"{kind!r} is unknown", field="kind", fix=f"use one of {', '.join(KINDS)}")
     log = None if set_aside is None else Log()
     if format == "trace":
         frame, source = _trace(path, log)
     elif format == "sacct":
         frame, source = read_sacct(path, timezone=timezone, nodes=nodes, notes=notes, log=log)
-    elif format == "swf":
-        frame, source = _swf(path, start, log)
     else:
-        raise InputError(f"{format!r} is unknown", field="format", fix=f"use one of {', '.join(FORMATS)}")
+        frame, source = _swf(path, start, log)
     source = source.about(frame, JOBS.item, JOBS.key[0])
     whole = len(frame)
     status = map_status(frame["raw_status"])
@@ -217,9 +232,13 @@ def read_foreign(
         add_note(notes, f"{int(lost.sum()):,} jobs have an unknown status ({words}): they count as failed")
     if "kind" in frame.columns:
         told = as_text(frame["kind"])
-        frame = frame.assign(kind=told.mask(told == "", kind))
+        if kind is not None and (told != "").all():
+            raise InputError(
+                "each job tells its kind", file=source.file, field="kind", fix="leave this option out"
+            )
+        frame = frame.assign(kind=told.mask(told == "", kind or "training"))
     else:
-        frame = frame.assign(kind=kind)
+        frame = frame.assign(kind=kind or "training")
     frame = frame.assign(status=status.mask(lost, "failed"))
     if "gpus" in frame.columns:
         frame, source = _without(frame, source, _empty(frame["gpus"]), "held no GPU", notes)

@@ -1,7 +1,7 @@
 """Hourly traffic: whole hours of UTC, gaps kept as missing, duplicates refused or merged on request."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ DEFAULT_START = "2024-01-01T00:00:00+00:00"
 
 Duplicates = Literal["error", "first", "last", "mean", "sum", "max"]
 Fill = Literal["none", "zero", "previous", "linear", "week"]
+DUPLICATES, FILLS = get_args(Duplicates), get_args(Fill)
 
 _HOUR = np.timedelta64(3_600_000_000, "us")
 _LATEST_HOUR = 2_000_000  # 228 years: a count of hours beyond is a mistake, and would not fit a time stamp
@@ -76,6 +77,8 @@ def read_traffic(
     InputError
         A row or a series cannot be used; file, row, column and series are named.
     """
+    if fill not in FILLS:
+        raise InputError(f"{fill!r} is unknown", field="fill", fix=f"use one of {', '.join(FILLS)}")
     log = None if set_aside is None else Log()
     raw, source = read_raw(path, log=log)
     frame = own_names(raw, source, start=start, value=value, notes=notes)
@@ -113,7 +116,8 @@ def own_names(
     Raises
     ------
     InputError
-        The column to read as ``value`` is missing, or an hour is not a number.
+        The column to read as ``value`` is missing, an hour is not a number, or ``start`` is given for rows that
+        tell their instants.
     """
     if {"unique_id", "ds", "y"} <= set(frame.columns):
         frame = frame.rename(columns={"unique_id": "series_id", "ds": "timestamp", "y": "value"})
@@ -139,7 +143,12 @@ def own_names(
             field="value",
             fix="name the column of the demand so, or tell its name with --value (value=)",
         )
-    if "hour" in frame.columns and "timestamp" not in frame.columns:
+    counted = "hour" in frame.columns and "timestamp" not in frame.columns
+    if start is not None and not counted:
+        raise InputError(
+            "its rows tell their instants", file=source.file, field="start", fix="leave this option out"
+        )
+    if counted:
         if start is None:
             add_note(notes, f"hour 0 stands for {DEFAULT_START}; state its instant with --start (start=)")
         frame = frame.assign(timestamp=_anchored(frame["hour"], start, source)).drop(columns="hour")
@@ -166,9 +175,9 @@ def regular_hours(
         A row or a series cannot be used, and the source has no log.
     """
     source = (source or Source()).about(frame, TRAFFIC.item, "series_id")
-    if duplicates not in ("error", "first", "last", "mean", "sum", "max"):
+    if duplicates not in DUPLICATES:
         raise InputError(
-            f"{duplicates!r} is unknown", field="duplicates", fix="use error, first, last, mean, sum or max"
+            f"{duplicates!r} is unknown", field="duplicates", fix=f"use one of {', '.join(DUPLICATES)}"
         )
     whole = len(frame)
     frame = second_hours(frame, source, timezone)
@@ -297,8 +306,8 @@ def fill_gaps(traffic: pd.DataFrame, how: Fill) -> pd.DataFrame:
     InputError
         There is no such way.
     """
-    if how not in ("none", "zero", "previous", "linear", "week"):
-        raise InputError(f"{how!r} is unknown", field="fill", fix="use none, zero, previous, linear or week")
+    if how not in FILLS:
+        raise InputError(f"{how!r} is unknown", field="fill", fix=f"use one of {', '.join(FILLS)}")
     grouped = traffic["value"].groupby(traffic["series_id"], sort=False)
     if how == "none":
         filled = traffic["value"]

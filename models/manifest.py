@@ -59,6 +59,8 @@ class Lineage:
         The version of the code that fitted it.
     distribution
         The distribution that brought the estimator.
+    recipe
+        The hash of all that the fit and its test depend on; None where that is not known.
     """
 
     features: Sequence[Mapping[str, Any]] = ()
@@ -69,6 +71,7 @@ class Lineage:
     parent: str | None = None
     code: str = tidegrid.__version__
     distribution: str = f"tidegrid {tidegrid.__version__}"
+    recipe: str | None = None
 
 
 def instant(value: datetime | str, what: str) -> str:
@@ -136,6 +139,7 @@ def make(
         "rows": lineage.rows,
         "metrics": as_json(dict(lineage.metrics), "metrics"),
         "parent": lineage.parent,
+        "recipe": lineage.recipe,
     }
     return sealed(body)
 
@@ -194,6 +198,7 @@ class _Manifest(BaseModel):
     rows: Annotated[int, Field(ge=0)] | None
     metrics: dict[str, Any]
     parent: str | None
+    recipe: str | None = None
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:

@@ -31,6 +31,7 @@ OCCUPANCY = "occupancy"
 HOUR = pd.Timedelta(hours=1)
 
 NO_JOBS = "no job of this kind has ended"
+NO_TRAFFIC = "no hour of traffic is known"
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ def rows_of(estimator: Estimator, history: History) -> Rows:
 
 
 def what_lacks(estimator: Estimator, history: History) -> str:
-    """Return what an estimator of durations that finds no row in a history lacks there, as a clause."""
+    """Return what an estimator that finds no row in a history lacks there, as a clause."""
+    if estimator.target == "demand":
+        return NO_TRAFFIC
     rows = Rows(*history.training_frame(None if estimator.kind == "any" else estimator.kind))
     if not len(rows):
         return NO_JOBS

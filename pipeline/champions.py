@@ -13,6 +13,7 @@ from tidegrid.estimators.registry import Registry, discover
 from tidegrid.models import ModelStore, VersionWarning
 from tidegrid.pipeline.backtest import (
     NO_JOBS,
+    NO_TRAFFIC,
     OCCUPANCY,
     Calendar,
     make,
@@ -222,12 +223,17 @@ def lacks(lacking: Mapping[str, str]) -> list[str]:
     lacking
         What each lacks, by name; one whose kind of jobs the site does not have lacks nothing.
     """
-    told = "; ".join(f"{name} ({what})" for name, what in sorted(lacking.items()) if what != NO_JOBS)
+    idle = ", ".join(name for name, what in sorted(lacking.items()) if what == NO_TRAFFIC)
+    out = [f"{NO_TRAFFIC}: {idle} cannot be trained yet"] if idle else []
+    told = "; ".join(
+        f"{name} ({what})" for name, what in sorted(lacking.items()) if what not in (NO_JOBS, NO_TRAFFIC)
+    )
     if not told:
-        return []
+        return out
     return [
+        *out,
         f"nothing to learn from yet: {told}. Jobs that do not tell this are estimated from the history of such jobs "
-        "(recurring); with it, a job that never ran before gets an estimate of its own"
+        "(recurring); with it, a job that never ran before gets an estimate of its own",
     ]
 
 

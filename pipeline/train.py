@@ -1,5 +1,6 @@
 """Train every estimator: fit a challenger, backtest it on later data, and let it take over where that says so."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tidegrid import __version__
 from tidegrid.data import History, as_instant
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.registry import Registry, discover
 from tidegrid.models import Bundle, Lineage, ModelStore, Retention, Scores, Version, decide
-from tidegrid.models.codec import digest
+from tidegrid.models.codec import canonical, digest
 from tidegrid.models.decide import NEEDED_ROWS
+from tidegrid.models.manifest import libraries
 from tidegrid.pipeline.backtest import (
     BAND,
     HOUR,
@@ -34,6 +37,9 @@ from tidegrid.pipeline.champions import champion_of, fit_all, load_estimators, w
 
 __all__ = ["Trained", "fit_all", "load_estimators", "train"]
 
+
+UNCHANGED = "it is the champion already"
+"""Why nothing is done where the fit would be the champion's."""
 
 TEST_ROWS = 200
 """Finished jobs that a challenger is tested on, where there are enough; never more than a quarter of them."""
@@ -96,6 +102,8 @@ class _Fit:
     test_rows: int = 0
     problem: str = ""
     lacks: str = ""
+    recipe: str = ""
+    done: Trained | None = None
 
 
 def train(
@@ -111,12 +119,14 @@ def train(
     retention: Retention | None = None,
     seed: int = 0,
     registry: Registry | None = None,
+    refit: bool = False,
 ) -> list[Trained]:
     """Train estimators into a store.
 
     Each is fitted on what was known at a cutoff that leaves a test at the end of the history, later than the
     champion's training too; both answer the test, and :func:`tidegrid.models.decide` decides. What is promoted
     is exactly what was tested; :func:`load_estimators` brings it up to date with what has become known since.
+    A fit that the store holds already (of the same rows, parameters, code and libraries) is not repeated.
 
     Parameters
     ----------
@@ -138,6 +148,8 @@ def train(
         Seed of the comparison's draws.
     registry
         The estimators; those of the installed distributions where absent.
+    refit
+        Fit again even what the store holds already: for an estimator whose code has changed under the same version.
 
     Returns
     -------
@@ -155,7 +167,8 @@ def train(
     chosen = wanted(known, names)
     calendar = Calendar(timezone, country, subdivision)
     templates = {name: make(known.classes[name], calendar) for name in chosen if name in known.classes}
-    fits = _fits(templates, view, store, jobs)
+    sources = {name: known.sources.get(name, "unknown") for name in templates}
+    fits = _fits(templates, view, store, sources, refit, jobs)
     out = []
     for name in chosen:
         if name in fits:
@@ -166,41 +179,50 @@ def train(
     return out
 
 
-def _fits(templates: Mapping[str, Estimator], view: History, store: ModelStore, jobs: int) -> dict[str, _Fit]:
-    if jobs == 1 or len(templates) < 2:
-        return {name: _fit(name, template, view, store) for name, template in templates.items()}
+def _fits(
+    templates: Mapping[str, Estimator],
+    view: History,
+    store: ModelStore,
+    sources: Mapping[str, str],
+    refit: bool,
+    jobs: int,
+) -> dict[str, _Fit]:
+    tasks = [(name, template, view, store, sources[name], refit) for name, template in templates.items()]
+    if jobs == 1 or len(tasks) < 2:
+        return {task[0]: _fit(*task) for task in tasks}
     from joblib import Parallel, delayed
 
-    found = Parallel(n_jobs=jobs)(delayed(_fit)(name, one, view, store) for name, one in templates.items())
-    return dict(zip(templates, found, strict=True))
+    return dict(zip(templates, Parallel(n_jobs=jobs)(delayed(_fit)(*task) for task in tasks), strict=True))
 
 
-def _fit(name: str, template: Estimator, view: History, store: ModelStore) -> _Fit:
+def _fit(name: str, template: Estimator, view: History, store: ModelStore, source: str, refit: bool) -> _Fit:
     try:
         with one_thread():
-            return _fit_and_test(name, template, view, store)
+            everything = rows_of(template, view)
+            recipe = _recipe(template, everything, source)
+            done = None if refit else _done(name, recipe, store)
+            if done is not None:
+                return _Fit(done=done)
+            return replace(_fit_and_test(name, template, view, everything, store), recipe=recipe)
     except TidegridError as error:
         return _Fit(problem=str(error))
     except Exception as error:  # a plugin may raise anything; it must not stop the others
         return _Fit(problem=f"{type(error).__name__}: {error}")
 
 
-def _fit_and_test(name: str, template: Estimator, view: History, store: ModelStore) -> _Fit:
+def _fit_and_test(name: str, template: Estimator, view: History, everything: Rows, store: ModelStore) -> _Fit:
     champion, since, _ = champion_of(store, name, type(template))
     country, subdivision = getattr(template, "country", None), getattr(template, "subdivision", None)
     if champion is not None and not Calendar("UTC", country, subdivision).holds_for(champion):
         champion = since = None
     now = view.instant
     assert now is not None
-    everything = rows_of(template, view)
     cutoff = _cutoff(template, everything, now)
     if since is not None and since > cutoff:
         # later than both trainings: the challenger may then see as much as the champion has seen
         cutoff = min(since, now)
     fitted, past = fitted_as_of(template, view, cutoff)
     if not len(past):
-        if template.target == "demand":
-            return _Fit(problem="there is no finished row to fit it on")
         return _Fit(lacks=what_lacks(template, view))
     test = asked(everything, cutoff)
     when = pd.to_datetime(past.X["ds" if template.target == "demand" else "submit_time"], utc=True)
@@ -238,6 +260,36 @@ def _fit_and_test(name: str, template: Estimator, view: History, store: ModelSto
     return found
 
 
+def _recipe(template: Estimator, rows: Rows, source: str) -> str:
+    """Return the hash of all that a fit and its test depend on, beside the champion that it is compared with."""
+    parts = [
+        rows.sha256(),
+        repr(sorted(template.get_params(deep=False).items())),
+        libraries(),
+        __version__,
+        source,
+    ]
+    return hashlib.sha256(canonical(parts)).hexdigest()
+
+
+def _done(name: str, recipe: str, store: ModelStore) -> Trained | None:
+    """Return what became of the same fit before, where it is the champion or was compared with the present one."""
+    same = [v for v in store.list(name) if not v.problem and v.manifest.get("recipe") == recipe]
+    if not same:
+        return None
+    champion = store.champion(name)
+    damaged = {problem.version for problem in store.verify(name)}
+    for version in reversed(same):
+        if version.id in damaged or champion in damaged:
+            continue
+        if version.id == champion:
+            return Trained(name, "unchanged", UNCHANGED, version.id, version.manifest["rows"])
+        said = [entry for entry in store.log(name) if entry.version == version.id]
+        if said and said[-1].action == "reject" and version.manifest["parent"] == champion:
+            return Trained(name, "kept", said[-1].reason, version.id, version.manifest["rows"])
+    return None
+
+
 def _cutoff(template: Estimator, rows: Rows, now: pd.Timestamp) -> pd.Timestamp:
     if not len(rows):
         return now
@@ -264,6 +316,8 @@ def _settled(
     retention: Retention | None,
     seed: int,
 ) -> Trained:
+    if fit.done is not None:
+        return fit.done
     if fit.lacks:
         return Trained(name, "nothing", fit.lacks)
     if fit.bundle is None:
@@ -272,7 +326,7 @@ def _settled(
     if before is not None:
         held = store.show(name, before)
         if not held.problem and held.manifest["content_sha256"] == fit.content:
-            return Trained(name, "unchanged", "it is the champion already", before, fit.rows)
+            return Trained(name, "unchanged", UNCHANGED, before, fit.rows)
     metrics = _metrics(fit)
     kind = known.classes[name]
     lineage = Lineage(
@@ -285,6 +339,7 @@ def _settled(
         metrics=metrics,
         parent=before,
         distribution=known.sources.get(name, "unknown"),
+        recipe=fit.recipe,
     )
     version = _same(store, name, fit.content) or store.save(
         fit.bundle, created=now.isoformat(), lineage=lineage

@@ -153,6 +153,35 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
+def check_folder(path: str | Path) -> Path:
+    """Refuse a folder that could not be made or written to, before the work rather than after it; return its path.
+
+    Nothing is made: work that fails on its input leaves no empty folder behind.
+
+    Raises
+    ------
+    InputError
+        It, or a folder above it, is a file or cannot be written to.
+    """
+    folder = Path(path)
+    try:
+        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be made ({error.strerror})", file=folder, fix="name another folder"
+        ) from None
+    if not above.is_dir():
+        said = "is a file, not a folder" if above == folder else f"the folder cannot be made ({above} is a file)"
+        raise InputError(said, file=folder, fix="name a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(
+            "the folder cannot be written to (permission denied)",
+            file=folder,
+            fix="name one that can be made and written to",
+        )
+    return folder
+
+
 def check_outputs(*paths: str | Path | None) -> None:
     """Refuse files that could not be written, before the work rather than after it; None is ignored.
 

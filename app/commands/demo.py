@@ -25,11 +25,11 @@ def demo(
     from tidegrid.app.flow import plan_site, print_planned, train_site, write_planned
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import check_replaceable
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
-    make_folder(out)
+    check_folder(out)
     check_replaceable(out / "site")
     with progress("making a sample cluster", quiet=json_) as step:
         synthesise(seed, days=days).write(out / "site")

@@ -132,17 +132,17 @@ def evaluate(
 ) -> None:
     """Backtest the estimators on a site's history; each answer rests on nothing but what was known then."""
     from tidegrid.errors import InputError
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.pipeline.champions import calendar_of
     from tidegrid.pipeline.evaluate import Evaluation, evaluate
     from tidegrid.pipeline.site import Site
 
     if by not in (None, "user", "size", "basis"):
         raise InputError(f"{by!r} is unknown", field="--by", fix="use user, size or basis")
+    if out is not None:
+        check_folder(out)
     with progress("reading the history", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
-        if out is not None:
-            make_folder(out)
         step(f"backtesting on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
         found: Evaluation = evaluate(
             read.history, only, folds=folds, share=share, jobs=jobs, **calendar_of(read.cluster)
@@ -195,8 +195,9 @@ def _print(frame: Any, synthetic: bool) -> None:
 
 
 def _written(found: Any, out: Path) -> dict[str, Path]:
-    from tidegrid.files import write_text
+    from tidegrid.files import make_folder, write_text
 
+    make_folder(out)
     files = {"answers": out / "answers.csv"}
     for name in (None, "user", "size", "basis"):
         files["table" if name is None else f"by {name}"] = (

@@ -104,8 +104,11 @@ def import_(
     ] = None,
     timezone: TimezoneOption = None,
     kind: Annotated[
-        str, typer.Option("--kind", help="Workload kind of jobs whose format does not tell it.")
-    ] = "training",
+        str | None,
+        typer.Option(
+            "--kind", help="Workload kind of jobs whose format does not tell it; default: training."
+        ),
+    ] = None,
     start: Annotated[
         str | None, typer.Option("--start", help="The instant of hour 0 (traffic) or of second 0 (SWF).")
     ] = None,
@@ -144,7 +147,7 @@ def import_(
     notes: list[str] = []
     aside: list[InputError] = []
     _known_table(what)
-    given = {"--format": format, "--kind": None if kind == "training" else kind, "--start": start}
+    given = {"--format": format, "--kind": kind, "--start": start}
     given |= {"--value": value, "--duplicates": None if duplicates == "error" else duplicates}
     given |= {"--fill": None if fill == "none" else fill, "--nodes": None if nodes is None else str(nodes)}
     given |= {"--append": "yes" if append else None}

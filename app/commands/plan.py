@@ -62,16 +62,16 @@ def plan(
 ) -> None:
     """Plan the next 24 h of a site: durations and demand forecast, GPUs given out, compared with FIFO."""
     from tidegrid.app.flow import plan_site, print_planned, write_planned
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
     check_time_limit(mode, time_limit)
     check_store(store)
+    check_folder(out)
     with progress("reading the site", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         parameters = Policy.read(policy) if policy else Policy()
-        make_folder(out)
         result = plan_site(read, store or site / "models", parameters, mode, time_limit, seed, step)
         step("writing the plan")
         files = write_planned(result, out, report=report)

@@ -90,7 +90,7 @@ def tick(
 ) -> None:
     """Learn what happened at a site, plan again, and commit what starts now; the same tick twice commits once."""
     from tidegrid.data import as_instant
-    from tidegrid.files import check_outputs, make_folder
+    from tidegrid.files import check_folder, check_outputs
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.control import Settings
     from tidegrid.pipeline.control import tick as run_tick
@@ -114,7 +114,7 @@ def tick(
     opened = StateStore(state)
     before = opened.last()
     with progress("ticking", quiet=json_) as step:
-        models = make_folder(store or site / "models")
+        models = check_folder(store or site / "models")
         commit = run_tick(
             opened,
             Files(site, timezone, out or site / "commit.json"),

@@ -66,12 +66,12 @@ def day(
     """Make a site of traces: a day's submissions wait, the days before are history, traffic is realtime."""
     from tidegrid.data import as_instant
     from tidegrid.errors import InputError
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.pipeline.site import Site
     from tidegrid.pipeline.tracesite import site_from_traces
 
     as_instant(f"{date}T00:00:00Z", field="DATE")
-    make_folder(out)
+    check_folder(out)
     if not force:
         Site.check_free(out, "name another folder, or replace the site with --force")
     notes: list[str] = []

@@ -40,11 +40,20 @@ def train(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
     ] = 1,
+    refit: Annotated[
+        bool,
+        typer.Option(
+            "--refit", help="Fit again even what the store holds already, as after a change of code."
+        ),
+    ] = False,
     now: Annotated[str | None, typer.Option("--now", help="Train on what was known at this instant.")] = None,
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Fit the estimators on a site's history; a better one than the champion takes its place."""
+    """Fit the estimators on a site's history; a better one than the champion takes its place.
+
+    Where one does not load or cannot be fitted the others are trained, and the exit code is 1.
+    """
     from tidegrid.app.flow import train_site
     from tidegrid.pipeline.champions import lacks
     from tidegrid.pipeline.site import Site
@@ -52,19 +61,21 @@ def train(
     with progress("reading the history", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         step(f"training on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")
-        trained = train_site(read, store or site / "models", only=only, jobs=jobs)
+        trained = train_site(read, store or site / "models", only=only, jobs=jobs, refit=refit)
+    short = bool(read.set_aside) or any(one["decision"] == "failed" for one in trained)
     if json_:
         print_json({"trained": trained, "notes": list(read.notes)} | set_aside_json(read.set_aside))
-        raise typer.Exit(REFUSED if read.set_aside else DONE)
+        raise typer.Exit(REFUSED if short else DONE)
     rows = [
         [r["estimator"], r["version"] or "–", str(r["rows"]), r["decision"], r["reason"]]
         for r in trained
         if r["decision"] != "nothing"
     ]
-    table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
+    if rows:
+        table("", ["estimator", "version", "rows", "decision", "reason"], rows, left=5)
     tell([*read.notes, *lacks({r["estimator"]: r["reason"] for r in trained if r["decision"] == "nothing"})])
     tell_set_aside(read.set_aside)
-    raise typer.Exit(REFUSED if read.set_aside else DONE)
+    raise typer.Exit(REFUSED if short else DONE)
 
 
 def predict(

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tidegrid.calendars import holiday_days
+
 
 @dataclass(frozen=True)
 class Rhythm:
@@ -24,12 +26,10 @@ RHYTHMS = {
 """The apps of the sample."""
 
 
-def holiday_dates(first: int, last: int) -> set[str]:
-    """Return the public holidays of Germany from one year to another as ISO dates."""
-    import holidays
-
-    calendar = holidays.country_holidays("DE", years=range(first, last + 1))
-    return {day.isoformat() for day in calendar}
+def on_holiday(local: pd.DatetimeIndex) -> np.ndarray:
+    """Return which local hours lie on a public holiday of Germany, bool of shape (hours,)."""
+    days = holiday_days("DE", None, int(local.year.min()), int(local.year.max()))
+    return np.isin((local.tz_localize(None).normalize() - pd.Timestamp(0)).days, list(days))
 
 
 def profile(app: str, hours: pd.DatetimeIndex, timezone: str) -> np.ndarray:
@@ -43,12 +43,10 @@ def profile(app: str, hours: pd.DatetimeIndex, timezone: str) -> np.ndarray:
         shape = np.maximum(shape, height * np.exp(-0.5 * (away / width) ** 2))
     shape = rhythm.night + (1.0 - rhythm.night) * shape
     day = local.day_of_week.to_numpy()
-    free = holiday_dates(int(local.year.min()), int(local.year.max()))
-    dates = pd.Series(local.date).map(str)
     return (
         shape
         * np.where(day >= 5, rhythm.weekend, 1.0 - 0.02 * np.abs(day - 2))
-        * np.where(dates.isin(free).to_numpy() & (day < 5), rhythm.holiday, 1.0)
+        * np.where(on_holiday(local) & (day < 5), rhythm.holiday, 1.0)
     )
 
 

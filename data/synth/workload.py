@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.data.synth.demand import holiday_dates
+from tidegrid.data.synth.demand import on_holiday
 from tidegrid.data.synth.people import TEAMS, Recipe
 from tidegrid.data.synth.physics import fewest_gpus, hours_of
 
@@ -54,14 +54,8 @@ def submissions(
     """Return the submissions of all hours, in order: nightly jobs at their hour, the rest by day and weekday."""
     local = pd.DatetimeIndex(hours).tz_convert(timezone)
     clock, day = local.hour.to_numpy(), local.day_of_week.to_numpy()
-    free = (
-        pd.Series(local.date)
-        .map(str)
-        .isin(holiday_dates(int(local.year.min()), int(local.year.max())))
-        .to_numpy()
-    )
     busy = 0.25 + 0.75 * np.exp(-0.5 * ((clock - 14.0) / 4.0) ** 2)
-    busy *= np.where((day >= 5) | free, 0.4, 1.0)
+    busy *= np.where((day >= 5) | on_holiday(local), 0.4, 1.0)
     nightly = recipes[::6]
     weight = np.array([recipe.weight for recipe in recipes])
     weight /= weight.sum()

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import pandas as pd
 
+from tidegrid.calendars import holiday_days
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import LEVELS, Estimator, Feature, as_levels, named_columns, quantile_frame
 from tidegrid.estimators.conformal import ConformalQuantiles
@@ -26,7 +27,6 @@ from tidegrid.estimators.realtime.intervals import at_levels, lead_group
 from tidegrid.estimators.realtime.localtime import (
     DAY,
     WEEK,
-    holiday_days,
     hour_of_week,
     local_hours,
     on_holiday,

@@ -5,8 +5,6 @@ skips is a gap there, and the two that autumn repeats share one place, so the we
 Forecasts are asked for by UTC hour and look up their local hour, so that none is missing or double.
 """
 
-from functools import lru_cache
-
 import numpy as np
 import pandas as pd
 
@@ -71,31 +69,6 @@ def local_hours(hours: np.ndarray, timezone: str) -> np.ndarray:
 def hour_of_week(local: np.ndarray) -> np.ndarray:
     """Return 0 … 167 for local hours, 0 being Monday's first."""
     return (local + _EPOCH_WEEKDAY_H) % WEEK
-
-
-@lru_cache(maxsize=64)
-def holiday_days(country: str, subdivision: str | None, first_year: int, last_year: int) -> frozenset[int]:
-    """Return the public holidays of a country as days since 1970-01-01, from the package ``holidays``.
-
-    Raises
-    ------
-    InputError
-        The package knows no such country or subdivision.
-    """
-    import holidays
-
-    try:
-        calendar = holidays.country_holidays(
-            country, subdiv=subdivision, years=range(first_year, last_year + 1)
-        )
-    except NotImplementedError:
-        raise InputError(
-            f"no holiday calendar for {country!r}" + (f", {subdivision!r}" if subdivision else ""),
-            field="country",
-            fix="use an ISO 3166 code such as DE, or leave it out",
-        ) from None
-    epoch = pd.Timestamp("1970-01-01")
-    return frozenset((pd.Timestamp(day) - epoch).days for day in calendar)
 
 
 def on_holiday(local: np.ndarray, days: frozenset[int]) -> np.ndarray:
