@@ -187,16 +187,18 @@ def tell(notes: Iterable[str]) -> None:
         say(note, style="dim")
 
 
-def check_time_limit(mode: str, time_limit: float | None) -> None:
-    """Refuse a time limit for a mode that does not search until one.
+def check_mode(mode: str, time_limit: float | None) -> None:
+    """Refuse a mode that there is not, and a time limit for one that does not search until a limit.
 
     Raises
     ------
     InputError
-        The limit would be passed over.
+        The mode is unknown, or would ignore the limit.
     """
-    from tidegrid.scheduler import BASELINES
+    from tidegrid.scheduler import BASELINES, modes
 
+    if mode not in modes():
+        raise InputError(f"{mode!r} is not a mode", field="--mode", fix=f"use one of {', '.join(modes())}")
     if time_limit is not None and mode in ("fast", *BASELINES):
         raise InputError(
             f"mode {mode} does not search until a limit",

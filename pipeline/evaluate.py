@@ -32,6 +32,9 @@ from tidegrid.pipeline.naive import FLOOR_H, who
 
 By = Literal["user", "size", "basis", "fold"]
 
+SHOWN = 10
+"""The groups of an estimator that a table shows, the largest first."""
+
 FIGURES = (
     "rows",
     "median_error_log10",
@@ -66,7 +69,7 @@ class Evaluation:
     answers: pd.DataFrame
     problems: tuple[str, ...] = ()
 
-    def table(self, by: By | None = None, most: int = 10) -> pd.DataFrame:
+    def table(self, by: By | None = None, most: int | None = SHOWN) -> pd.DataFrame:
         """Return figures for each estimator, or for each of its users, sizes, bases or folds.
 
         Parameters
@@ -74,7 +77,7 @@ class Evaluation:
         by
             How to divide an estimator's rows.
         most
-            How many groups to show of each estimator, the largest first.
+            How many groups to show of each estimator, the largest first; None for all.
 
         Returns
         -------
@@ -92,8 +95,9 @@ class Evaluation:
         frame = pd.DataFrame(out, columns=[*keys, *FIGURES])
         if by is None or frame.empty:
             return frame
-        largest = frame.groupby("estimator")["rows"].rank(method="first", ascending=False) <= most
-        ordered = frame[largest].sort_values(["estimator", "rows"], ascending=[True, False], kind="stable")
+        ordered = frame.sort_values(["estimator", "rows"], ascending=[True, False], kind="stable")
+        if most is not None:
+            ordered = ordered[ordered.groupby("estimator").cumcount() < most]
         return ordered.reset_index(drop=True)
 
     def calibration(self) -> pd.DataFrame:

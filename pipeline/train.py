@@ -325,7 +325,8 @@ def _settled(
     before = store.champion(name)
     if before is not None:
         held = store.show(name, before)
-        if not held.problem and held.manifest["content_sha256"] == fit.content:
+        damaged = any(problem.version == before for problem in store.verify(name))
+        if not held.problem and not damaged and held.manifest["content_sha256"] == fit.content:
             return Trained(name, "unchanged", UNCHANGED, before, fit.rows)
     metrics = _metrics(fit)
     kind = known.classes[name]

@@ -134,7 +134,7 @@ def evaluate(
     from tidegrid.errors import InputError
     from tidegrid.files import check_folder
     from tidegrid.pipeline.champions import calendar_of
-    from tidegrid.pipeline.evaluate import Evaluation, evaluate
+    from tidegrid.pipeline.evaluate import SHOWN, Evaluation, evaluate
     from tidegrid.pipeline.site import Site
 
     if by not in (None, "user", "size", "basis"):
@@ -148,7 +148,7 @@ def evaluate(
             read.history, only, folds=folds, share=share, jobs=jobs, **calendar_of(read.cluster)
         )
         files = _written(found, out) if out is not None else {}
-    frame = found.table(by)  # type: ignore[arg-type]
+    frame = found.table(by, None)  # type: ignore[arg-type]
     if json_:
         records = frame.astype(object).where(frame.notna(), None).to_dict("records")
         told = {name: str(path) for name, path in files.items()}
@@ -157,7 +157,13 @@ def evaluate(
             | set_aside_json(read.set_aside)
         )
     else:
-        _print(frame, read.cluster.synthetic)
+        place = frame.groupby("estimator").cumcount()
+        _print(frame[place < SHOWN], read.cluster.synthetic)
+        if (place >= SHOWN).any():
+            say(
+                f"only the {SHOWN} largest of each estimator are shown; --out and --json have all",
+                style="dim",
+            )
         tell([*read.notes, *found.problems])
         for name, path in files.items():
             say(f"{name}: {path}")
@@ -204,7 +210,7 @@ def _written(found: Any, out: Path) -> dict[str, Path]:
             out / f"{'table' if name is None else 'by_' + name}.csv"
         )
     frames = {"answers": found.answers, "table": found.table()}
-    frames |= {f"by {name}": found.table(name, 10_000) for name in ("user", "size", "basis")}
+    frames |= {f"by {name}": found.table(name, None) for name in ("user", "size", "basis")}
     for name, frame in frames.items():
         write_text(files[name], frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if len(found.answers):

@@ -14,8 +14,8 @@ from tidegrid.app.common import (
     SeedOption,
     TimeLimitOption,
     TimezoneOption,
+    check_mode,
     check_store,
-    check_time_limit,
     print_json,
     progress,
     set_aside_json,
@@ -66,7 +66,7 @@ def plan(
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
-    check_time_limit(mode, time_limit)
+    check_mode(mode, time_limit)
     check_store(store)
     check_folder(out)
     with progress("reading the site", quiet=json_) as step:

@@ -12,7 +12,7 @@ from tidegrid.app.common import (
     JsonFlag,
     SeedOption,
     a_zone,
-    check_time_limit,
+    check_mode,
     count,
     print_json,
     progress,
@@ -85,7 +85,7 @@ def solve(
     from tidegrid.scheduler import explain as explain_plan
     from tidegrid.scheduler import solve as plan_problem
 
-    check_time_limit(mode, time_limit)
+    check_mode(mode, time_limit)
     check_outputs(out)
     problem = Problem.read(problem_file)
     with progress(f"planning with mode {mode}", lines=mode == "full") as step:

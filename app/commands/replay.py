@@ -265,6 +265,13 @@ def engine(backend: str | None, scheduler: str | None) -> Iterator[str | None]:
         yield "dask"
 
 
+_HEADS = {
+    "value": "value", "value_share": "of the limit", "utilization": "utilization", "unmet_share": "unmet realtime",
+    "jct_mean_h": "mean JCT, h", "jct_median_h": "median JCT, h", "wait_p95_h": "95th wait, h",
+}  # fmt: skip
+"""What the tables call the figures of a replay."""
+
+
 def _table(results: "Sequence[Result]") -> None:
     rows = []
     for r in results:
@@ -277,10 +284,9 @@ def _table(results: "Sequence[Result]") -> None:
                 f"{f['wait_h']['p95']:.2f}",
             ]
         )  # fmt: skip
-    columns = [
-        "policy", "value", "of the limit", "utilization", "unmet realtime", "swaps", "completed", "mean JCT, h",
-        "median JCT, h", "95th wait, h",
-    ]  # fmt: skip
+    first = [_HEADS[name] for name in ("value", "value_share", "utilization", "unmet_share")]
+    last = [_HEADS[name] for name in ("jct_mean_h", "jct_median_h", "wait_p95_h")]
+    columns = ["policy", *first, "swaps", "completed", *last]
     table("", columns, rows)
 
 
@@ -362,7 +368,7 @@ def _tune(
             else:
                 line.append(f"{value:,.0f}" if column in counts else f"{value:.4g}")
         lines.append(line)
-    table("", ["best", *columns], lines)
+    table("", ["best", *(_HEADS.get(column, column) for column in columns)], lines)
     say("best: " + " ".join(f"--set {parameter}={value:g}" for parameter, value in found.best.items()))
     if not found.within:
         say(f"No setting keeps unmet realtime within {100 * unmet:g} %: the best is the one with the least.")

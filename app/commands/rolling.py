@@ -19,7 +19,7 @@ from tidegrid.app.common import (
     SeedOption,
     TimeLimitOption,
     TimezoneOption,
-    check_time_limit,
+    check_mode,
     count,
     print_json,
     progress,
@@ -99,7 +99,7 @@ def tick(
     from tidegrid.pipeline.site import Site
     from tidegrid.pipeline.worlds.files import Files
 
-    check_time_limit(mode, time_limit)
+    check_mode(mode, time_limit)
     as_instant(now, field="now")
     if not site.is_dir():
         Site.read(site)  # it is refused by name before a state is made

@@ -1,6 +1,7 @@
 """``models``, ``estimators`` and ``evaluate``: what they print, what they change, and their exit codes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_the_estimators_are_listed_and_checked(capsys: pytest.CaptureFixture[str
 
 
 def test_evaluate_writes_tables_and_the_calibration_plot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     synthesise(2, days=14).write(tmp_path / "site")
     args = ["evaluate", str(tmp_path / "site"), "--only", "recurring", "--folds", "1"]
@@ -125,5 +126,15 @@ def test_evaluate_writes_tables_and_the_calibration_plot(
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     code, text, _ = call(capsys, *args, "--by", "size")
     assert code == 0 and "GPU" in text and "Synthetic data" in text
+    monkeypatch.setattr("tidegrid.pipeline.evaluate.SHOWN", 2)
+    code, text, _ = call(capsys, *args, "--by", "user")
+    assert (
+        len(re.findall("^ *recurring ", text, re.MULTILINE)) == 2
+        and "only the 2 largest of each estimator are shown" in text
+    )
+    code, text, _ = call(capsys, *args, "--by", "user", "--json")
+    assert (
+        len(json.loads(text)["table"]) == len((tmp_path / "out" / "by_user.csv").read_text().splitlines()) - 1
+    )
     code, _, err = call(capsys, *args, "--by", "colour")
     assert code == 2 and "user, size or basis" in err

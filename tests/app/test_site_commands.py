@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from command_line import call
 
 from tidegrid.app.cli import app
 from tidegrid.data.synth import synthesise
+from tidegrid.estimators.registry import Failure, discover
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,49 @@ def test_bad_input_is_one_clear_line_and_exit_code_2_and_nothing_is_written(
     for name in named:
         assert str(name) in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "plan SITE --policy SITE/jobs.csv --out OUT",
+        "train SITE --only nobody --store OUT",
+        "evaluate SITE --only nobody --out OUT",
+        "tick SITE --state STATE --store OUT --now 2026-04-14T06:00:00Z --mode magic",
+        "history day SITE/cluster.json 2026-04-14 --out OUT",
+        "history day SITE/jobs.csv 1999-01-01 --out OUT",
+        "history synth OUT --now tomorrow",
+    ],
+)
+def test_input_that_cannot_be_used_leaves_no_folder(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: str
+) -> None:
+    places = {"SITE": str(site), "OUT": str(tmp_path / "out" / "deep"), "STATE": str(tmp_path / "state.db")}
+    for word, place in places.items():
+        argv = argv.replace(word, place)
+    before = sorted(site.rglob("*"))
+    code, out, err = call(capsys, *argv.split())
+    assert code == 2 and out == "" and err.count("\n") == 1, err
+    assert not (tmp_path / "out").exists() and sorted(site.rglob("*")) == before
+
+
+def test_train_tells_of_an_estimator_that_does_not_load(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As estimators list does: the others are trained, and the exit code is 1."""
+    known = discover()
+    broken = replace(known, failures=(Failure("absent", "x:Y", "pkg 1", "no module x"),))
+    (site / "traffic.csv").unlink()
+    argv = ("train", site, "--only", "quantization", "--only", "realtime", "--store", tmp_path / "models")
+    code, _, _ = call(capsys, *argv)
+    assert code == 0
+    monkeypatch.setattr("tidegrid.pipeline.train.discover", lambda: broken)
+    code, text, _ = call(capsys, *argv)
+    assert code == 0 and "no hour of traffic is known: realtime cannot be trained yet" in text
+    code, text, _ = call(capsys, *argv, "--only", "absent", "--json")
+    told = {one["estimator"]: one for one in json.loads(text)["trained"]}
+    assert code == 1 and "does not load" in told["absent"]["reason"]
+    assert told["realtime"]["decision"] == "nothing"
 
 
 def test_a_duplicate_request_is_named(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,8 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("pools", 0, "gpus"), "16", r"pools\[0\]\.gpus: '16' cannot be used"),
         (("pools",), [], "pools: is empty"),
         (("timezone",), "Berlin", "timezone: 'Berlin' is not a time zone"),
+        (("country",), "ZZ", "country: there is no holiday calendar for 'ZZ'"),
+        (("subdivision",), "BY", "subdivision: it has no country"),
         (("apps", 0, "pool"), "a100", r"apps\[0\]\.pool: there is no pool 'a100'"),
         (("apps", 0, "held"), [16], r"apps\[0\]\.held: GPU 16 is outside pool 'h100'"),
         (("apps", 0, "held"), [3, 3], r"apps\[0\]\.held: a GPU is there twice"),
@@ -53,6 +55,14 @@ def test_a_bad_field_is_named(tmp_path: Path, path: tuple[str | int, ...], value
     with pytest.raises(InputError, match=said) as error:
         Cluster.from_dict(changed(path, value))
     assert error.value.fix and "\n" not in str(error.value)
+
+
+def test_holidays_are_those_of_a_country_that_there_is() -> None:
+    assert Cluster.from_dict(description() | {"country": "DE", "subdivision": "BY"}).subdivision == "BY"
+    with pytest.raises(
+        InputError, match="subdivision: there is no holiday calendar for 'XX'; use an ISO 3166"
+    ):
+        Cluster.from_dict(description() | {"country": "DE", "subdivision": "XX"})
 
 
 def test_names_and_gpus_belong_to_one(tmp_path: Path) -> None:

@@ -263,6 +263,27 @@ def test_import_refuses_options_of_another_table(site: Path, tmp_path: Path) -> 
     assert not (tmp_path / "jobs.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("table", "option", "value", "said"),
+    [
+        ("jobs", "kind", "quantization", "a file of the format tidegrid tells the kind of each job"),
+        ("jobs", "kind", "nope", "a file of the format tidegrid tells the kind of each job"),
+        ("jobs", "start", "nonsense", "a file of the format tidegrid tells the instants of its jobs"),
+        ("jobs", "format", "nope", "'nope' is unknown; use one of tidegrid, trace, sacct, swf"),
+        ("traffic", "start", "2026-03-02T00:00:00Z", "its rows tell their instants"),
+        ("traffic", "fill", "nope", "'nope' is unknown; use one of none, zero"),
+        ("traffic", "duplicates", "nope", "'nope' is unknown; use one of error, first"),
+    ],
+)
+def test_import_ignores_no_option(
+    site: Path, tmp_path: Path, table: str, option: str, value: str, said: str
+) -> None:
+    out = tmp_path / "out.csv"
+    result = run("import", site / f"{table}.csv", "--table", table, f"--{option}", value, "--out", out)
+    assert isinstance(result.exception, InputError) and said in str(result.exception)
+    assert result.exception.field == option and not out.exists()
+
+
 def test_import_appends_as_a_timer_would(tmp_path: Path) -> None:
     """Merged by job and submit time, the same again changes nothing, and a window without jobs is fine."""
     header = "JobID|State|Submit|Start|End|ElapsedRaw|AllocTRES\n"

@@ -177,6 +177,35 @@ def test_training_again_on_the_same_history_changes_nothing(store: ModelStore) -
     assert again.decision == "unchanged" and len(store.list()) == 1
 
 
+@pytest.mark.parametrize("kind", [Prior, Site])
+def test_work_is_not_repeated_that_the_store_holds(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch, kind: type[Estimator]
+) -> None:
+    """Nothing is fitted again, whether the first fit took over or was rejected; unless its code has changed."""
+    (first,) = train(history(), store, now=NOW, registry=registry(kind))
+    log = store.log(kind.name)
+
+    def fit(*_: object, **__: object) -> None:
+        raise AssertionError("it is fitted again")
+
+    monkeypatch.setattr(Site, "fit", fit)
+    (again,) = train(history(), store, now=NOW, registry=registry(kind))
+    assert (again.version, again.rows) == (first.version, first.rows) and store.log(kind.name) == log
+    assert again.decision == {"promoted": "unchanged", "kept": "kept"}[first.decision]
+    for changed in ({"refit": True}, {"registry": Registry({kind.name: kind}, {kind.name: "test 2"}, ())}):
+        (done,) = train(history(), store, now=NOW, **({"registry": registry(kind)} | changed))
+        assert done.decision == "failed" and "fitted again" in done.reason
+    (done,) = train(history(seed=1), store, now=NOW, registry=registry(kind))
+    assert done.decision == "failed"
+
+
+def test_a_damaged_champion_is_fitted_again(store: ModelStore) -> None:
+    (first,) = train(history(), store, now=NOW, registry=registry(Prior))
+    next(p for p in store.show("prior").folder.iterdir() if p.name != "manifest.json").write_bytes(b"x")
+    (again,) = train(history(), store, now=NOW, registry=registry(Prior))
+    assert again.version not in (None, first.version)
+
+
 def later(days: int, seed: int = 1, median_h: float = 1.0) -> tuple[History, pd.Timestamp]:
     """The first month, and another ``days`` of jobs after it."""
     now = NOW + pd.Timedelta(days=days)
@@ -220,7 +249,8 @@ def test_the_test_is_later_than_what_either_has_seen(
     store.promote("site", first.version or "", reason="test", at=now.isoformat())
     champion_until = store.show("site").manifest["window"][1]
     monkeypatch.setattr(Site, "factor", 1.01)
-    (done,) = train(grown, store, now=now, registry=registry(Site))
+    (done,) = train(grown, store, now=now, registry=registry(Site), refit=True)
+    assert done.version != first.version
     assert store.show("site", done.version or "").manifest["window"][1] >= champion_until
 
 
