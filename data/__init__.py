@@ -4,8 +4,8 @@ from tidegrid.data.cluster import Cluster, block_size, read_cluster, rounded_siz
 from tidegrid.data.formats import read_jobs
 from tidegrid.data.history import History, request_features
 from tidegrid.data.instants import as_instant, slurm_minutes
+from tidegrid.data.inventory import App, Capacity, Maintenance, Pool, Tenant
 from tidegrid.data.readers import read_requests, read_running
-from tidegrid.data.records import App, Capacity, Maintenance, Pool, Tenant
 from tidegrid.data.running import check_running, gpu_ids, on_down_gpus, place_running
 from tidegrid.data.schema import validate
 from tidegrid.data.tables import JOBS, KINDS, REQUESTS, RUNNING, TABLES, TRAFFIC, VARIANTS

@@ -9,13 +9,19 @@ import pandas as pd
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from tidegrid.calendars import holiday_days
+from tidegrid.data.inventory import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
 from tidegrid.data.nodelist import indices_of, nodes_of
-from tidegrid.data.records import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
 from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
-from tidegrid.validation import FieldError, first_error, input_errors
+from tidegrid.validation import first_error, input_errors
 from tidegrid.zones import zone_of
+
+FIXES = {
+    "country": "write an ISO 3166 code such as DE, or leave it out",
+    "subdivision": "write an ISO 3166 code such as BY, or leave it out",
+}
+"""What would be right, by field, where the type does not say it."""
 
 
 class Cluster(Record):
@@ -159,10 +165,7 @@ class Cluster(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Cluster":
-        try:
-            zone_of(self.timezone)
-        except InputError as error:
-            raise FieldError("timezone", error.problem, error.fix or "") from None
+        zone_of(self.timezone)
         if self.country is not None or self.subdivision is not None:
             self._check_holidays()
         named = {
@@ -174,9 +177,11 @@ class Cluster(Record):
             first = {name: i for i, name in reversed(list(enumerate(names)))}
             for i, name in enumerate(names):
                 if first[name] != i:
-                    raise FieldError(f"{field}[{i}].id", f"{name!r} is there twice", "give each its own name")
+                    raise InputError(
+                        f"{name!r} is there twice", field=f"{field}[{i}].id", fix="give each its own name"
+                    )
         if self.gpus > MAX_GPUS:
-            raise FieldError("pools", f"they have {self.gpus:,} GPUs", f"give at most {MAX_GPUS:,}")
+            raise InputError(f"they have {self.gpus:,} GPUs", field="pools", fix=f"give at most {MAX_GPUS:,}")
         self._check_pools()
         self._check_apps()
         self._check_series()
@@ -185,18 +190,19 @@ class Cluster(Record):
         for i, tenant in enumerate(self.tenants):
             for name in tenant.limit if isinstance(tenant.limit, dict) else ():
                 if name not in size:
-                    raise FieldError(
-                        f"tenants[{i}].limit", f"there is no pool {name!r}", f"use one of {_ids(self.pools)}"
+                    raise InputError(
+                        f"there is no pool {name!r}",
+                        field=f"tenants[{i}].limit",
+                        fix=f"use one of {_ids(self.pools)}",
                     )
         return self
 
     def _check_holidays(self) -> None:
         if self.country is None:
-            raise FieldError("subdivision", "it has no country", "give country too, or leave it out")
-        try:
-            holiday_days(self.country, self.subdivision)
-        except InputError as error:
-            raise FieldError(error.field or "country", error.problem, error.fix or "") from None
+            raise InputError(
+                "it has no country", field="subdivision", fix="give country too, or leave it out"
+            )
+        holiday_days(self.country, self.subdivision)
 
     def _check_pools(self) -> None:
         owner: dict[str, str] = {}
@@ -204,24 +210,26 @@ class Cluster(Record):
             at = f"pools[{i}]"
             _check_inside(pool.down, pool, f"{at}.down")
             if pool.placement == "node" and pool.node_size is None:
-                raise FieldError(
-                    f"{at}.placement", "nodes have no size", "give node_size, the GPUs of a node"
+                raise InputError(
+                    "nodes have no size", field=f"{at}.placement", fix="give node_size, the GPUs of a node"
                 )
             if pool.placement == "node" and pool.gpus % (pool.node_size or 1):
-                raise FieldError(
-                    f"{at}.gpus",
+                raise InputError(
                     f"{pool.gpus} GPUs are no whole nodes of {pool.node_size}",
-                    "give whole nodes",
+                    field=f"{at}.gpus",
+                    fix="give whole nodes",
                 )
             if pool.nodes and len(pool.nodes) * (pool.node_size or 0) != pool.gpus:
-                raise FieldError(
-                    f"{at}.nodes",
+                raise InputError(
                     f"{len(pool.nodes)} nodes of {pool.node_size} GPUs are not {pool.gpus} GPUs",
-                    "name each node once, and give node_size",
+                    field=f"{at}.nodes",
+                    fix="name each node once, and give node_size",
                 )
             for k, name in enumerate(pool.nodes):
                 if owner.setdefault(name, at) != at or pool.node_index[name] != k:
-                    raise FieldError(f"{at}.nodes", f"node {name!r} is there twice", "name each node once")
+                    raise InputError(
+                        f"node {name!r} is there twice", field=f"{at}.nodes", fix="name each node once"
+                    )
 
     def _check_apps(self) -> None:
         pools = {pool.id: pool for pool in self.pools}
@@ -230,36 +238,38 @@ class Cluster(Record):
         for i, app in enumerate(self.apps):
             at = f"apps[{i}]"
             if app.pool not in pools:
-                raise FieldError(
-                    f"{at}.pool", f"there is no pool {app.pool!r}", f"use one of {_ids(self.pools)}"
+                raise InputError(
+                    f"there is no pool {app.pool!r}", field=f"{at}.pool", fix=f"use one of {_ids(self.pools)}"
                 )
             pool, replica = pools[app.pool], app.capacity.gpus_per_replica
             _check_inside(app.held, pool, f"{at}.held")
             for gpu in app.held:
                 other = owner.setdefault((app.pool, gpu), app.id)
                 if other != app.id:
-                    raise FieldError(
-                        f"{at}.held", f"GPU {gpu} is already held by {other!r}", "give each GPU to one app"
+                    raise InputError(
+                        f"GPU {gpu} is already held by {other!r}",
+                        field=f"{at}.held",
+                        fix="give each GPU to one app",
                     )
             node = pool.node_size or pool.gpus
             if replica > pool.gpus or (replica > node and replica % node):
-                raise FieldError(
-                    f"{at}.capacity.gpus_per_replica",
+                raise InputError(
                     f"a replica of {replica} GPUs does not fit nodes of {node}",
-                    f"give at most {node}, or a multiple of it that the pool has",
+                    field=f"{at}.capacity.gpus_per_replica",
+                    fix=f"give at most {node}, or a multiple of it that the pool has",
                 )
             if app.swap_cap is not None and 0 < app.swap_cap < replica:
-                raise FieldError(
-                    f"{at}.swap_cap",
+                raise InputError(
                     f"{app.swap_cap} GPUs a step are less than a replica of {replica}: none could ever start",
-                    f"give at least {replica}, or leave it out for no cap",
+                    field=f"{at}.swap_cap",
+                    fix=f"give at least {replica}, or leave it out for no cap",
                 )
             floors[app.pool] = floors.get(app.pool, 0) + app.capacity.floor
             if floors[app.pool] > pool.gpus:
-                raise FieldError(
-                    f"{at}.capacity.min_replicas",
+                raise InputError(
                     f"replicas that are always up take {floors[app.pool]} GPUs, and pool {pool.id!r} has {pool.gpus}",
-                    "give fewer replicas, or more GPUs",
+                    field=f"{at}.capacity.min_replicas",
+                    fix="give fewer replicas, or more GPUs",
                 )
 
     def _check_series(self) -> None:
@@ -273,10 +283,10 @@ class Cluster(Record):
             total = sum(share for share in shares if share is not None)
             if None in shares or abs(total - 1) > 1e-6:
                 names = ", ".join(self.apps[i].id for i in members)
-                raise FieldError(
-                    f"apps[{members[-1]}].series_share",
+                raise InputError(
                     f"the shares of series {series!r} ({names}) sum to {total:g}",
-                    "give each app that serves the series its share, so that they sum to 1",
+                    field=f"apps[{members[-1]}].series_share",
+                    fix="give each app that serves the series its share, so that they sum to 1",
                 )
 
     def _check_windows(self) -> None:
@@ -286,13 +296,17 @@ class Cluster(Record):
                 closed = self.closed_gpus(window)
             except InputError as error:
                 field = f"{at}.{'pool' if error.field == 'pool' else 'nodes'}"
-                raise FieldError(field, error.problem, error.fix or "") from None
+                raise InputError(error.problem, field=field, fix=error.fix) from None
             if window.gpus and (window.pool is None or window.nodes):
-                raise FieldError(f"{at}.gpus", "indices need one pool", "give pool and gpus, or nodes alone")
+                raise InputError(
+                    "indices need one pool", field=f"{at}.gpus", fix="give pool and gpus, or nodes alone"
+                )
             for name, gpus in closed.items():
                 _check_inside(tuple(gpus), self.pool(name), f"{at}.gpus")
             if window.start is not None and window.end is not None and window.end <= window.start:
-                raise FieldError(f"{at}.to", "it ends before it begins", "give an instant after from")
+                raise InputError(
+                    "it ends before it begins", field=f"{at}.to", fix="give an instant after from"
+                )
 
     @classmethod
     def from_dict(cls, value: Any) -> "Cluster":
@@ -308,7 +322,7 @@ class Cluster(Record):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise first_error(error) from None
+            raise first_error(error, FIXES) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cluster as JSON values; what stands at its default and is new is left out."""
@@ -355,7 +369,7 @@ def cluster_problems(path: str | Path) -> list[InputError]:
     except InputError as error:
         return [error if error.file else error.in_file(path)]
     except ValidationError as error:
-        return [found.in_file(path) for found in input_errors(error)]
+        return [found.in_file(path) for found in input_errors(error, FIXES)]
     return []
 
 
@@ -414,9 +428,11 @@ def _ids(records: tuple[Pool, ...]) -> str:
 def _check_inside(gpus: tuple[int, ...], pool: Pool, field: str) -> None:
     for gpu in gpus:
         if gpu >= pool.gpus:
-            raise FieldError(field, f"GPU {gpu} is outside pool {pool.id!r}", f"use 0 to {pool.gpus - 1}")
+            raise InputError(
+                f"GPU {gpu} is outside pool {pool.id!r}", field=field, fix=f"use 0 to {pool.gpus - 1}"
+            )
     if len(set(gpus)) < len(gpus):
-        raise FieldError(field, "a GPU is there twice", "name each GPU once")
+        raise InputError("a GPU is there twice", field=field, fix="name each GPU once")
 
 
 def _runs(gpus: Iterable[int]) -> list[list[int]]:
@@ -438,7 +454,7 @@ def _node_names(text: str, field: str) -> list[str]:
     try:
         return nodes_of(text)
     except InputError as error:
-        raise FieldError(field, error.problem, error.fix or "") from None
+        raise InputError(error.problem, field=field, fix=error.fix) from None
 
 
 def _with_names(pool: Any, i: int) -> Any:
@@ -456,8 +472,10 @@ def _by_node(record: dict[str, Any], field: str, pool: dict[str, Any] | None, at
         return record
     names, size = (pool or {}).get("nodes"), (pool or {}).get("node_size")
     if not isinstance(names, list | tuple) or not isinstance(size, int) or not 1 <= size <= MAX_NODE:
-        raise FieldError(
-            f"{at}.{field}", "its pool has no names of nodes", "give nodes and node_size, or indices"
+        raise InputError(
+            "its pool has no names of nodes",
+            field=f"{at}.{field}",
+            fix="give nodes and node_size, or indices",
         )
     out: list[Any] = []
     for one in value:
@@ -466,13 +484,17 @@ def _by_node(record: dict[str, Any], field: str, pool: dict[str, Any] | None, at
             continue
         name, _, which = one.partition(":")
         if name not in names:
-            raise FieldError(f"{at}.{field}", f"there is no node {name!r}", "name a node of its pool")
+            raise InputError(
+                f"there is no node {name!r}", field=f"{at}.{field}", fix="name a node of its pool"
+            )
         first = list(names).index(name) * size
         try:
             chosen = indices_of(which, size) if which else range(size)
         except InputError as error:
-            raise FieldError(f"{at}.{field}", error.problem, error.fix or "") from None
+            raise InputError(error.problem, field=f"{at}.{field}", fix=error.fix) from None
         if max(chosen) >= size:
-            raise FieldError(f"{at}.{field}", f"node {name!r} has {size} GPUs", f"use 0 to {size - 1}")
+            raise InputError(
+                f"node {name!r} has {size} GPUs", field=f"{at}.{field}", fix=f"use 0 to {size - 1}"
+            )
         out += [first + gpu for gpu in chosen]
     return record | {field: out}

@@ -7,8 +7,8 @@ import pandas as pd
 
 from tidegrid.data.cells import as_text
 from tidegrid.data.cluster import Cluster
+from tidegrid.data.inventory import Pool
 from tidegrid.data.nodelist import as_indices, indices_of
-from tidegrid.data.records import Pool
 from tidegrid.data.schema import validated
 from tidegrid.data.source import Log, Source
 from tidegrid.data.tables import MAX_GPUS, RUNNING

@@ -17,6 +17,7 @@ import tidegrid
 from tidegrid.errors import InputError
 from tidegrid.models.codec import MOST_BYTES, SAFE_FILE, as_json, canonical
 from tidegrid.models.durable import MOST_TEXT, read_bounded
+from tidegrid.validation import first_error
 
 SCHEMA = 1
 """The schema number that this code writes."""
@@ -230,14 +231,8 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         _Manifest.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, InputError):
-            raise InputError(cause.problem, file=file, field=cause.field, fix=fix) from None
-        raise InputError(
-            f"is not as its schema says ({first['msg']})", file=file, field=place, fix=fix
-        ) from None
+        first = first_error(error)
+        raise InputError(first.problem, file=file, field=first.field, fix=fix) from None
     if body["version"] != folder.name or body["estimator"] != folder.parent.name:
         raise InputError(
             f"belongs to {body['estimator']} {body['version']}",

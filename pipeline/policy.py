@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidegrid.errors import InputError
 from tidegrid.files import read_json
+from tidegrid.validation import first_error
 
 MOST_AGING = 0.9
 """What waiting can add to a priority: less than 1, the distance to the next class."""
@@ -97,11 +98,4 @@ class Policy(BaseModel):
         try:
             return cls.model_validate(parameters)
         except ValidationError as error:
-            first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or None
-        known = f"the parameters are {', '.join(cls.model_fields)}"
-        if first["type"] == "extra_forbidden":
-            raise InputError("there is no such parameter", field=field, fix=known)
-        if field is None:
-            raise InputError("is not a JSON object", fix=known)
-        raise InputError(first["msg"].replace("Input", repr(first["input"]), 1), field=field)
+            raise first_error(error, known=cls.model_fields) from None

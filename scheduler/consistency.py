@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tidegrid.errors import InputError
-from tidegrid.scheduler.records import FIXES, shown
+from tidegrid.scheduler.records import FIXES
+from tidegrid.validation import shown
 
 if TYPE_CHECKING:
     from tidegrid.scheduler.problem import App, Pool, Problem, Running

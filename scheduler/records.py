@@ -1,8 +1,7 @@
 """Records of a JSON file that validate themselves, with errors that name the path and the fix."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -16,9 +15,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from tidegrid.errors import InputError
+from tidegrid.validation import first_error, shown
 
 MAX_COUNT = 1_000_000_000
 
@@ -84,69 +83,6 @@ FIXES = {
     "groups": 'write a list of {"id", "most"}',
 }
 
-_AMOUNTS = (
-    "decay",
-    "shortfall_weight",
-    "priority",
-    "success",
-    "work",
-    "floor_weight",
-    "gpu_cost",
-    "swap_cost",
-)
-
-
-def _path(parts: Sequence[str | int]) -> str:
-    text = ""
-    for part in parts:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        # pydantic adds the name of the union's branch to the path, which no file contains
-        elif part not in ("int", "float", "constrained-int", "constrained-float") and "[" not in part:
-            text += f".{part}" if text else part
-    return text
-
-
-def _fix(path: str) -> str | None:
-    names = [part.split("[")[0] for part in path.split(".")]
-    return FIXES.get(".".join(names[-2:])) or FIXES.get(names[-1])
-
-
-def shown(value: Any) -> str:
-    """Return a value as a message shows it: JSON, on one line, cut short."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 40 else text[:37] + "…"
-
-
-def _as_input_error(error: ValidationError) -> InputError:
-    first: ErrorDetails = error.errors(include_url=False)[0]
-    path = _path(first["loc"])
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        field = f"{path}.{cause.field}" if path and cause.field else path or cause.field
-        return InputError(cause.problem, field=field, fix=cause.fix)
-    kind = first["type"]
-    value = shown(first["input"])
-    if kind == "missing":
-        problem = "is missing"
-    elif isinstance(first["input"], float) and not math.isfinite(first["input"]):
-        problem = f"{value} is not a finite number"
-    elif kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        problem = f"{value} is out of range"
-    elif kind == "literal_error":
-        problem = f"{value} is not known"
-    elif kind in ("too_short", "string_too_short"):
-        problem = "is empty"
-    elif kind in ("model_type", "model_attributes_type", "dict_type"):
-        return InputError(f"{value} is not a JSON object", field=path or None, fix=_fix(path) or "write {…}")
-    elif kind == "int_type":
-        problem = f"{value} is not a {'number' if path.split('.')[-1] in _AMOUNTS else 'whole number'}"
-    elif kind.endswith("_type"):
-        problem = f"{value} is not what belongs here"
-    else:
-        problem = f"{value} is not allowed here ({first['msg']})"
-    return InputError(problem, field=path or None, fix=_fix(path))
-
 
 class Record(BaseModel):
     """Base of the records: immutable, unknown keys kept, errors as `InputError`."""
@@ -157,7 +93,7 @@ class Record(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise _as_input_error(error) from None
+            raise first_error(error, FIXES) from None
 
     # Tells pydantic that nested records need no Python call: errors are converted once, at the top.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -190,7 +126,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise _as_input_error(error) from None
+            raise first_error(error, FIXES) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: exactly what was given, unknown keys included."""

@@ -10,8 +10,8 @@ import pandas as pd
 from tidegrid.data.cluster import Cluster, write_cluster
 from tidegrid.data.history import History
 from tidegrid.data.instants import UTC_DTYPE, as_instant
+from tidegrid.data.inventory import App, Capacity, Pool
 from tidegrid.data.readers import complete_jobs
-from tidegrid.data.records import App, Capacity, Pool
 from tidegrid.data.running import check_running
 from tidegrid.data.schema import validate
 from tidegrid.data.synth.demand import RHYTHMS, demand

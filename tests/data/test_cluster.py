@@ -36,7 +36,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     [
         (("pools", 0, "gpus"), 0, r"pools\[0\]\.gpus: pool 'h100' has 0 GPUs; give at least 1"),
         (("pools", 0, "gpus"), -4, r"pool 'h100' has -4 GPUs"),
-        (("pools", 0, "gpus"), "16", r"pools\[0\]\.gpus: '16' cannot be used"),
+        (("pools", 0, "gpus"), "16", r'pools\[0\]\.gpus: "16" is not a whole number'),
         (("pools",), [], "pools: is empty"),
         (("timezone",), "Berlin", "timezone: 'Berlin' is not a time zone"),
         (("country",), "ZZ", "country: there is no holiday calendar for 'ZZ'"),
@@ -44,7 +44,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("apps", 0, "pool"), "a100", r"apps\[0\]\.pool: there is no pool 'a100'"),
         (("apps", 0, "held"), [16], r"apps\[0\]\.held: GPU 16 is outside pool 'h100'"),
         (("apps", 0, "held"), [3, 3], r"apps\[0\]\.held: a GPU is there twice"),
-        (("apps", 0, "priority"), 11, r"apps\[0\]\.priority: 11 cannot be used"),
+        (("apps", 0, "priority"), 11, r"apps\[0\]\.priority: 11 is out of range"),
         (("apps", 0, "capacity"), {"units_per_gpu_hour": 0}, r"apps\[0\]\.capacity\.units_per_gpu_hour"),
         (("apps", 0, "capacity"), {"target_load": 1.5}, r"apps\[0\]\.capacity\.target_load"),
         (("apps", 0, "colour"), "red", r"apps\[0\]\.colour: is unknown"),

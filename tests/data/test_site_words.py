@@ -98,7 +98,7 @@ def test_windows_become_steps() -> None:
         (("apps", 0, "capacity"), {"min_replicas": 10**30}, r"apps\[0\]\.capacity\.min_replicas"),
         (("apps", 0, "capacity"), {"units_per_gpu_hour": 1e300}, "units_per_gpu_hour"),
         (("apps", 0, "series_share"), 0.5, r"shares of series 'chat' \(chat\) sum to 0\.5"),
-        (("country",), "Germany", "country: 'Germany' cannot be used"),
+        (("country",), "Germany", 'country: "Germany" cannot be used; write an ISO 3166 code'),
         (("tenants",), [{"id": "nlp", "limit": {"h100": 1}}], r"tenants\[0\]\.limit: there is no pool 'h100'"),
         (("tenants",), [{"id": "nlp", "limit": -1}], r"tenants\[0\]\.limit"),
         (("tenants",), [{"id": "x", "limit": 1}] * 2, r"tenants\[1\]\.id: 'x' is there twice"),

@@ -11,7 +11,6 @@ from pydantic.functional_validators import AfterValidator, BeforeValidator
 from tidegrid.data.instants import as_instant
 from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import CONTROL, InputError, printable
-from tidegrid.validation import FieldError
 
 MAX_NODE = 4096
 """The most GPUs of a node."""
@@ -19,14 +18,14 @@ MAX_NODE = 4096
 
 def _plain(name: str) -> str:
     if CONTROL.search(name):
-        raise FieldError("", f"{name!r} holds a control character", "write a name of one line of text")
+        raise InputError(f"{name!r} holds a control character", fix="write a name of one line of text")
     return name
 
 
 def _instant(value: Any) -> pd.Timestamp:
     if not isinstance(value, str | pd.Timestamp):
         raise InputError(f"{value!r} is not a time", fix="write an ISO 8601 instant with its zone")
-    return as_instant(value)
+    return as_instant(value, field="")
 
 
 Name = Annotated[str, Field(min_length=1, max_length=200, strict=True), AfterValidator(_plain)]
@@ -112,7 +111,7 @@ class Pool(Record):
     def _some_gpus(cls, value: Any) -> Any:
         gpus = value.get("gpus") if isinstance(value, dict) else None
         if type(gpus) is int and gpus < 1:
-            raise FieldError("gpus", f"pool {value.get('id')!r} has {gpus} GPUs", "give at least 1")
+            raise InputError(f"pool {value.get('id')!r} has {gpus} GPUs", field="gpus", fix="give at least 1")
         return value
 
     @cached_property
