@@ -35,7 +35,7 @@ class Whole(BaseModel):
         ({"size": 0}, "parts[0].size: 0 is out of range; give a number greater than or equal to 1"),
         ({"size": "1"}, 'parts[0].size: "1" is not a whole number; write one'),
         ({"size": 13}, "parts[0].size: is unlucky; write 12"),
-        ({"weight": "x"}, 'parts[0].weight: "x" is not a number; write one'),
+        ({"weight": "x"}, 'parts[0].weight: "x" is not a number; write 0 or more'),
         ({"weight": -1}, "parts[0].weight: -1 is out of range; write 0 or more"),
         ({"weight": float("nan")}, "parts[0].weight: NaN is not a finite number; write 0 or more"),
         ({"limit": {"h100": "x"}}, 'parts[0].limit.h100: "x" is not a whole number; write one'),
@@ -48,10 +48,7 @@ def test_each_problem_is_told_once_with_its_path_and_its_fix(part: Any, said: st
     with pytest.raises(ValidationError) as raised:
         Whole.model_validate({"parts": [part]})
     told = input_errors(raised.value, {"weight": "write 0 or more"}, ["size", "kind"])
-    if "limit" in said:  # as a number, or as a number for each pool
-        told = [one for one in told if "h100" in str(one)]
-    assert [str(one) for one in told] == [said] or said.startswith('parts[0].weight: "x"')
-    assert said.split(";")[0] in str(told[0])
+    assert [str(one) for one in told] == [said]
 
 
 def test_many_problems_are_one_line_that_counts_them() -> None:
