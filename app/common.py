@@ -198,7 +198,7 @@ def check_mode(mode: str, time_limit: float | None) -> None:
     from tidegrid.scheduler import BASELINES, modes
 
     if mode not in modes():
-        raise InputError(f"{mode!r} is not a mode", field="--mode", fix=f"use one of {', '.join(modes())}")
+        raise InputError(f"{mode!r} is not a mode", field="--mode", fix=f"write one of {', '.join(modes())}")
     if time_limit is not None and mode in ("fast", *BASELINES):
         raise InputError(
             f"mode {mode} does not search until a limit",

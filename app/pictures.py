@@ -90,8 +90,9 @@ def demand_png(
     title: str,
     gpus: pd.Series | None = None,
     ramped: pd.Series | None = None,
+    parts: pd.DataFrame | None = None,
 ) -> None:
-    """Draw history, curve, band and GPUs of one app and write them as a PNG file.
+    """Draw history, curve, band, GPUs and decomposition of one app and write them as a PNG file.
 
     Parameters
     ----------
@@ -101,12 +102,19 @@ def demand_png(
         Quantiles with float columns, indexed by instant.
     gpus, ramped
         GPUs needed, and the same under the swap cap, indexed by instant.
+    parts
+        What the history is made of, columns that add up to it, indexed by instant: drawn one below the other.
     """
     plt = _pyplot()
-    rows = 2 if gpus is not None else 1
+    names = [] if parts is None else list(parts.columns)
+    heights = [3.4] * (2 if gpus is not None else 1) + [1.5] * len(names)
     figure, axes = plt.subplots(
-        rows, 1, figsize=(12, 3.4 * rows), squeeze=False, sharex=True, layout="constrained"
-    )
+        len(heights), 1, figsize=(12, sum(heights)), squeeze=False, sharex=True, layout="constrained",
+        gridspec_kw={"height_ratios": heights},
+    )  # fmt: skip
+    for axis, name in zip(axes[len(heights) - len(names) :, 0], names, strict=True):
+        axis.plot(parts.index, parts[name], color="#444", linewidth=1)
+        axis.set_ylabel(name)
     top = axes[0, 0]
     top.plot(history.index, history, color="#444", linewidth=1, label="history")
     levels = sorted(float(level) for level in forecast.columns)

@@ -30,6 +30,11 @@ UNKNOWN_SPREAD = 1.0
 """The same of a series of which nothing is known."""
 
 
+def period_of(hours: int) -> int:
+    """Return the rhythm that a history of so many hours tells: a week, a day, or 0 below two whole days."""
+    return WEEK if hours >= 2 * WEEK + 1 else DAY if hours >= 2 * DAY + 1 else 0
+
+
 def decompose(values: np.ndarray) -> pd.DataFrame:
     """Split hourly demand into level, weekly shape and remainder, which add up to it.
 
@@ -42,13 +47,12 @@ def decompose(values: np.ndarray) -> pd.DataFrame:
     -------
     DataFrame
         One row an hour from the first demand on (its index counts the hours of ``values``): ``level``, ``shape`` (of
-        the week; of the day where there are less than two weeks; 0 where there are less than two days) and
-        ``remainder``.
+        the period that :func:`period_of` tells, 0 where there is none) and ``remainder``.
     """
     cleaned = clean(np.asarray(values, dtype=float))
     x = cleaned.values
     index = pd.RangeIndex(cleaned.offset, cleaned.offset + len(x))
-    period = WEEK if len(x) >= 2 * WEEK + 1 else DAY if len(x) >= 2 * DAY + 1 else 0
+    period = period_of(len(x))
     if not period:
         level = np.full(len(x), x.mean() if len(x) else 0.0)
         return pd.DataFrame({"level": level, "shape": 0.0, "remainder": x - level}, index=index)
@@ -220,7 +224,7 @@ class SeasonalSmoothing(ClassicalDemand):
     def forecast(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the WEEK hours after ``x``."""
         parts = decompose(x)
-        period = WEEK if len(x) >= 2 * WEEK + 1 else DAY
+        period = period_of(len(x)) or DAY
         rest = (parts["level"] + parts["remainder"]).to_numpy()
         level, alpha, sigma = _smoothed(rest)
         k = np.arange(WEEK)

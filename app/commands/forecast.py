@@ -51,6 +51,9 @@ Country = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to learn at once.")]
 
 
+WEEK = 168
+
+
 class _Group(TyperGroup):
     """``forecast FILE`` is short for ``forecast run FILE``."""
 
@@ -131,7 +134,11 @@ def forecast(
         typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, here: CSV."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", help="Draw the first series here, PNG.")
+        Path | None,
+        typer.Option(
+            "--picture",
+            help="Draw the first series here, PNG: forecast, GPUs, level, shape of the week, remainder.",
+        ),
     ] = None,
     jobs: Jobs = 1,
     json_: JsonFlag = False,
@@ -378,19 +385,26 @@ def _print(result: Any, quantile: float) -> None:
 
 def _draw(path: Path, history: Any, result: Any, levels: tuple[float, ...]) -> None:
     from tidegrid.app.pictures import demand_png
+    from tidegrid.estimators.classical import decompose, period_of
 
     key = "app" if "app" in result else "unique_id"
     shown, name = str(result[key].iloc[0]), str(result["unique_id"].iloc[0])
     part = result[result[key] == shown].set_index("ds")
-    past = history[history["series_id"].astype(str) == name].set_index("timestamp")["value"].iloc[-14 * 24 :]
+    past = history[history["series_id"].astype(str) == name].set_index("timestamp")["value"].iloc[-8 * WEEK :]
+    parts = decompose(past.to_numpy())
+    parts.index = past.index[parts.index]
+    period = period_of(len(parts))
+    shape = "shape of the " + ("week" if period == WEEK else "day")
+    parts = parts.rename(columns={"shape": shape}) if period else parts.drop(columns="shape")
     needed = "gpus_needed" in part
     demand_png(
-        past,
+        past.iloc[-2 * WEEK :],
         part[list(levels)],
         path,
         f"{shown}: demand an hour and its forecast",
         part["gpus_needed"] if needed else None,
         part["gpus_planned"] if needed else None,
+        parts.iloc[-2 * WEEK :] if len(parts) else None,
     )
 
 

@@ -56,7 +56,9 @@ def test_forecast_json_is_one_object(traffic, capsys):
 def test_forecast_json_writes_null_where_a_skill_cannot_be_told(values, tmp_path, capsys):
     path = tmp_path / "plain.csv"
     pd.DataFrame({"series_id": "chat", "hour": range(len(values)), "value": values}).to_csv(path, index=False)
-    code, text, _ = call(capsys, "forecast", path, "--json")
+    picture = tmp_path / "plain.png"
+    code, text, _ = call(capsys, "forecast", path, "--json", "--picture", picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
     told = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert code == 0 and len(told["forecast"]) == 24
     assert told["series"][0]["skill_last_value"] is None
