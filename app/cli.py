@@ -26,6 +26,7 @@ TOPICS = (
     "estimators",
     "forecast",
     "rolling",
+    "serve",
     "replay",
 )
 

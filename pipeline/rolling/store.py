@@ -2,8 +2,8 @@
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,6 +133,12 @@ class StateStore:
     where
         A file, which is made where absent, or a database's URL such as ``postgresql://user@host/name``.
 
+    Attributes
+    ----------
+    guard
+        Called inside the transaction that writes a tick, before anything is written; what it raises is raised, and
+        nothing is written.
+
     Raises
     ------
     InputError
@@ -140,6 +146,7 @@ class StateStore:
     """
 
     def __init__(self, where: str | Path) -> None:
+        self.guard: Callable[[Connection], None] | None = None
         text = str(where)
         self.where = text.split("@")[-1] if "://" in text else text
         if "://" not in text and Path(text).exists():
@@ -156,7 +163,7 @@ class StateStore:
         if self.engine.dialect.name == "sqlite":
             sa.event.listen(self.engine, "connect", _plain_transactions)
             sa.event.listen(self.engine, "begin", _begin)
-        with self._transaction() as db:
+        with self.transaction() as db:
             if not sa.inspect(db).has_table(_INFO.name):
                 _META.create_all(db)
                 db.execute(_INFO.insert().values(name="schema", value=SCHEMA))
@@ -204,6 +211,12 @@ class StateStore:
         """Return the commit that answers an input, None where there is none."""
         with self._reading() as db:
             row = db.execute(_COMMITS.select().where(_COMMITS.c.input_key == input_key)).first()
+        return None if row is None else self._commit(row)
+
+    def commit(self, tick: int) -> Commit | None:
+        """Return a commit by its number, None where there is none."""
+        with self._reading() as db:
+            row = db.execute(_COMMITS.select().where(_COMMITS.c.tick == tick)).first()
         return None if row is None else self._commit(row)
 
     def commits(self, limit: int | None = None) -> list[Commit]:
@@ -278,7 +291,9 @@ class StateStore:
         StalePlanError
             Another tick was committed since this one was planned.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
+            if self.guard is not None:
+                self.guard(db)
             # the row is locked until the transaction ends: two ticks never write at once
             db.execute(_INFO.update().where(_INFO.c.name == "lock").values(value=commit.input_key))
             last = db.execute(sa.select(sa.func.max(_COMMITS.c.tick))).scalar() or 0
@@ -345,17 +360,23 @@ class StateStore:
             out.append((record_of(_Numbered, at, self.where, table.name, number).now, one))
         return out
 
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Return a transaction that may write; another one that writes is waited for."""
+        return self._begun(self.engine)
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        # takes no lock for writing, so that readers never wait for each other
+        return self._begun(self.engine.execution_options(tidegrid_reads=True))
+
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _begun(self, engine: sa.Engine) -> Iterator[Connection]:
         try:
-            with self.engine.begin() as db:
+            with engine.begin() as db:
                 yield db
         except sa.exc.DBAPIError as error:
             raise self._unusable(str(error.orig)) from None
         except (sa.exc.SQLAlchemyError, OverflowError, UnicodeError) as error:
             raise self._unusable(str(error)) from None
-
-    _reading = _transaction
 
     def _unusable(self, why: str) -> InputError:
         said = " ".join(why.split()).rstrip(".")
@@ -376,7 +397,8 @@ def _plain_transactions(connection: Any, _: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get("tidegrid_reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _insert(db: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
