@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 from pydantic import Field, StrictBool, ValidationError, model_validator
+from pydantic.functional_validators import AfterValidator
 
 from tidegrid.calendars import holiday_days
 from tidegrid.data.inventory import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
 from tidegrid.data.nodelist import indices_of, nodes_of
 from tidegrid.data.tables import MAX_GPUS
-from tidegrid.errors import InputError
+from tidegrid.errors import InputError, printable
 from tidegrid.files import read_json, write_json
 from tidegrid.validation import first_error, input_errors
 from tidegrid.zones import zone_of
@@ -41,6 +42,8 @@ class Cluster(Record):
         GPUs that are closed for a time.
     tenants
         Limits of tenants; one that is not listed has none.
+    currency
+        In which prices are, such as ``EUR``; shown beside them.
     synthetic
         Whether it was made up; shown wherever its figures are.
     """
@@ -52,6 +55,7 @@ class Cluster(Record):
     apps: Annotated[tuple[App, ...], Field(max_length=10_000)] = ()
     maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100_000)] = ()
     tenants: Annotated[tuple[Tenant, ...], Field(max_length=100_000)] = ()
+    currency: Annotated[str, Field(max_length=20), AfterValidator(printable)] = ""
     synthetic: StrictBool = False
 
     @property
@@ -330,7 +334,7 @@ class Cluster(Record):
         for window in out["maintenance"]:
             for end in ("from", "to"):
                 window[end] = None if window[end] is None else pd.Timestamp(window[end]).isoformat()
-        for name in ("country", "subdivision", "maintenance", "tenants"):
+        for name in ("country", "subdivision", "maintenance", "tenants", "currency"):
             if not out[name]:
                 del out[name]
         for pool in out["pools"]:
@@ -338,6 +342,8 @@ class Cluster(Record):
                 del pool["nodes"]
             if pool["placement"] == "line":
                 del pool["placement"]
+            if pool["price_per_gpu_hour"] is None:
+                del pool["price_per_gpu_hour"]
         for app in out["apps"]:
             if app["series_share"] is None:
                 del app["series_share"]

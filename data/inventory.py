@@ -95,6 +95,8 @@ class Pool(Record):
         The names of its nodes, in the order of its GPUs: node k has GPUs ``k · node_size`` and on.
     down
         Indices of GPUs that do not work now: no job and no app is put on them.
+    price_per_gpu_hour
+        What a GPU costs an hour, in the cluster's currency; None where it is not told. Nothing is planned by it.
     """
 
     id: Name
@@ -105,6 +107,7 @@ class Pool(Record):
     placement: Literal["line", "node"] = "line"
     nodes: tuple[Name, ...] = ()
     down: tuple[Gpus, ...] = ()
+    price_per_gpu_hour: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -85,7 +85,9 @@ class Resident(Estimating):
         out.hours, out.notes = dict(self.hours), list(self.notes)
         if self._told is not None:
             told = self._told
-            out._told = replace(told, whole=dict(told.whole), waiting=set(told.waiting), events=list(told.events))
+            out._told = replace(
+                told, whole=dict(told.whole), waiting=set(told.waiting), events=list(told.events)
+            )
             names = ("demand_quantile", "step_minutes", "horizon_hours", "lookahead_hours")
             if self.asked is None or any(getattr(policy, n) != getattr(self.asked[1], n) for n in names):
                 out._told.traffic = None

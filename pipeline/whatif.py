@@ -158,7 +158,9 @@ class Basis:
         policy = _policy(self.settings.policy, question.policy)
         state = changed(self.state, question)
         if state is self.state and policy == self.settings.policy:
-            raise InputError("changes nothing", field="question", fix="name a job, a node, an app or a parameter")
+            raise InputError(
+                "changes nothing", field="question", fix="name a job, a node, an app or a parameter"
+            )
         return difference(self.decision, self._decided(state, policy, None), question)
 
     def _decided(self, state: State, policy: Policy, last: Kept | None) -> Decision:
@@ -212,7 +214,9 @@ def _policy(policy: Policy, changes: Mapping[str, Any]) -> Policy:
     for name in changes:
         if name not in PARAMETERS:
             raise InputError(
-                "there is no such parameter", field=f"policy.{name}", fix=f"change one of {', '.join(PARAMETERS)}"
+                "there is no such parameter",
+                field=f"policy.{name}",
+                fix=f"change one of {', '.join(PARAMETERS)}",
             )
     return Policy.of({**policy.model_dump(), **changes}) if changes else policy
 
@@ -298,7 +302,9 @@ def _with_job(state: State, requests: pd.DataFrame, job: NewJob) -> pd.DataFrame
         raise InputError(error.problem, field=error.field, fix=error.fix) from None
     if requests.empty:
         return new
-    return pd.concat([requests, new.reindex(columns=requests.columns.union(new.columns, sort=False))], ignore_index=True)
+    return pd.concat(
+        [requests, new.reindex(columns=requests.columns.union(new.columns, sort=False))], ignore_index=True
+    )
 
 
 def difference(base: Decision, other: Decision, question: Question) -> dict[str, Any]:
@@ -313,11 +319,15 @@ def difference(base: Decision, other: Decision, question: Question) -> dict[str,
             continue
         by = None
         if a is not None and b is not None:
-            by = (pd.Timestamp(b["start"]["q0.5"]) - pd.Timestamp(a["start"]["q0.5"])) / pd.Timedelta(minutes=1)
+            by = (pd.Timestamp(b["start"]["q0.5"]) - pd.Timestamp(a["start"]["q0.5"])) / pd.Timedelta(
+                minutes=1
+            )
             by = round(by, 1)
         moved.append({"job": job, "before": a, "after": b, "start_moves_minutes": by})
     # without a place before or after comes first, then by how far
-    moved.sort(key=lambda one: (one["start_moves_minutes"] is not None, -abs(one["start_moves_minutes"] or 0.0)))
+    moved.sort(
+        key=lambda one: (one["start_moves_minutes"] is not None, -abs(one["start_moves_minutes"] or 0.0))
+    )
     told = {one["job"]: one for one in other.explained.extra["explanations"]}
     new = None
     if question.job is not None:

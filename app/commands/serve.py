@@ -65,7 +65,9 @@ def serve(
     tokens: Annotated[bool, typer.Option("--tokens", help="Ask for tokens on loopback too.")] = False,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="A host name by which loopback is reached, as behind a proxy; repeatable."),
+        typer.Option(
+            "--name", help="A host name by which loopback is reached, as behind a proxy; repeatable."
+        ),
     ] = None,
     site_clock: Annotated[
         bool | None,
@@ -81,17 +83,24 @@ def serve(
     refit_hours: Annotated[
         float,
         typer.Option(
-            "--refit-hours", min=0, max=24.0 * MOST_DAYS, help="How often champions are challenged; 0 for never."
+            "--refit-hours",
+            min=0,
+            max=24.0 * MOST_DAYS,
+            help="How often champions are challenged; 0 for never.",
         ),
     ] = 168.0,
     rate: Annotated[
         float, typer.Option("--rate", min=0.1, max=1e6, help="Requests a second that one caller may send.")
     ] = 100.0,
     questions: Annotated[
-        float, typer.Option("--questions", min=0.1, max=1e6, help="What-ifs a second that one caller may ask.")
+        float,
+        typer.Option("--questions", min=0.1, max=1e6, help="What-ifs a second that one caller may ask."),
     ] = 10.0,
     log_level: Annotated[
-        str, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR; logs are JSON lines on standard error.")
+        str,
+        typer.Option(
+            "--log-level", help="DEBUG, INFO, WARNING or ERROR; logs are JSON lines on standard error."
+        ),
     ] = "INFO",
     timezone: TimezoneOption = None,
     seed: SeedOption = 0,
@@ -118,7 +127,6 @@ def serve(
         time_limit=time_limit,
         seed=seed,
         refit_hours=refit_hours or None,
-        timezone=timezone,
     )
     run_service(
         Options(
@@ -126,6 +134,7 @@ def serve(
             store=store or str(site / "state.db"),
             models=make_folder(models or site / "models"),
             settings=settings,
+            timezone=timezone,
             host=host,
             port=port,
             every_minutes=every,
@@ -166,7 +175,10 @@ def list_(store: Store, json_: JsonFlag = False) -> None:
         print_json({"tokens": rows})
         return
     table(
-        "", ["id", "name", "scopes", "created"], [[t.id, t.name, " ".join(t.scopes), t.created] for t in found], left=4
+        "",
+        ["id", "name", "scopes", "created"],
+        [[t.id, t.name, " ".join(t.scopes), t.created] for t in found],
+        left=4,
     )
 
 

@@ -42,19 +42,26 @@ def found(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return the documents of the errors of a route."""
     every = {401, 403, 413, 421, 422, 429, 503, *codes}
     schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
-    return {code: {"description": "Why not.", "content": {MEDIA: {"schema": schema}}} for code in sorted(every)}
+    return {
+        code: {"description": "Why not.", "content": {MEDIA: {"schema": schema}}} for code in sorted(every)
+    }
 
 
 def describe(schema: dict[str, Any]) -> dict[str, Any]:
     """Add to an OpenAPI document the schema that every error has."""
-    told = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.setdefault("components", {}).setdefault("schemas", {})[Problem.__name__] = told
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.setdefault("components", {}).setdefault("schemas", {})[Problem.__name__] = problem
     return schema
 
 
-def scope(name: str) -> dict[str, Any]:
-    """Return what says in the OpenAPI document which scope a route needs."""
-    return {"x-scope": name}
+def told(tag: str, model: Any = None, scope: str = "read", *codes: int) -> dict[str, Any]:
+    """Return what the OpenAPI document says of a route: its tag, its answer, its errors, and the scope it needs."""
+    return {
+        "tags": [tag],
+        "response_model": model,
+        "responses": found(*codes),
+        "openapi_extra": {"x-scope": scope},
+    }
 
 
 def as_json(value: Any) -> Response:
@@ -102,18 +109,18 @@ def router(service: Service) -> APIRouter:
     def stamped(view: View, more: dict[str, Any]) -> dict[str, Any]:
         return {"tick": view.tick, "now": view.now, **more}
 
-    @api.get("/state", tags=["state"], response_model=documents.State, responses=found(), openapi_extra=scope("read"))
+    @api.get("/state", **told("state", documents.State))
     async def state(caller: Read) -> Response:
         """The cluster at the last commit: what runs where, what is short."""
         view = service.shown()
         return as_json(state_of(view, service.state()))
 
-    @api.get("/plan", tags=["state"], response_model=documents.Plan, responses=found(), openapi_extra=scope("read"))
+    @api.get("/plan", **told("state", documents.Plan))
     async def plan(caller: Read, by: Annotated[str, Query(pattern="^(auto|gpu|node)$")] = "auto") -> Response:
         """Who gets which GPU when; ``by``: gpu, node (on large clusters), or what fits the cluster's size."""
         return answers.get(service.shown(), ("plan", by), lambda view: stamped(view, plan_of(view, by)))
 
-    @api.get("/jobs", tags=["jobs"], response_model=documents.Jobs, responses=found(), openapi_extra=scope("read"))
+    @api.get("/jobs", **told("jobs", documents.Jobs))
     async def jobs(
         caller: Read,
         q: Text = "",
@@ -125,22 +132,20 @@ def router(service: Service) -> APIRouter:
 
         def made(view: View) -> dict[str, Any]:
             rows = matching(view, q, state)
-            return stamped(view, {"total": len(rows), "offset": offset, "jobs": rows[offset : offset + limit]})
+            return stamped(
+                view, {"total": len(rows), "offset": offset, "jobs": rows[offset : offset + limit]}
+            )
 
         # what is searched for differs from caller to caller, and is not kept
         view = service.shown()
         return as_json(made(view)) if q else answers.get(view, ("jobs", state, offset, limit), made)
 
-    @api.get(
-        "/jobs/{job:path}", tags=["jobs"], response_model=documents.Job, responses=found(404), openapi_extra=scope("read")
-    )
+    @api.get("/jobs/{job:path}", **told("jobs", documents.Job, "read", 404))
     async def job(caller: Read, job: JobId) -> Response:
         """One job: when it is expected, why it waits, how its expected times moved."""
         return as_json(job_of(service.shown(), job))
 
-    @api.get(
-        "/forecasts", tags=["forecasts"], response_model=documents.Forecasts, responses=found(), openapi_extra=scope("read")
-    )
+    @api.get("/forecasts", **told("forecasts", documents.Forecasts))
     async def forecasts(caller: Read) -> Response:
         """Each app's traffic with bands, the GPUs that it needs and gets, and what came."""
         return answers.get(
@@ -149,52 +154,40 @@ def router(service: Service) -> APIRouter:
             lambda view: stamped(view, {"step_minutes": view.head["step_minutes"], "apps": view.apps}),
         )
 
-    @api.get(
-        "/accuracy", tags=["forecasts"], response_model=documents.Accuracy, responses=found(), openapi_extra=scope("read")
-    )
+    @api.get("/accuracy", **told("forecasts", documents.Accuracy))
     async def accuracy(caller: Read) -> Response:
         """How forecasts and expected times fared."""
         return answers.get(service.shown(), "accuracy", lambda view: stamped(view, view.fared))
 
-    @api.get(
-        "/savings", tags=["savings"], response_model=documents.Savings, responses=found(), openapi_extra=scope("read")
-    )
+    @api.get("/savings", **told("savings", documents.Savings))
     async def savings(caller: Read) -> Response:
         """GPU-hours against peak reservation by week, and tenants' usage."""
         return answers.get(
             service.shown(), "savings", lambda view: stamped(view, {**view.savings, "figures": view.figures})
         )
 
-    @api.get("/models", tags=["models"], response_model=documents.Models, responses=found(), openapi_extra=scope("read"))
+    @api.get("/models", **told("models", documents.Models))
     async def models(caller: Read) -> Response:
         """Which model answers: champion, challenger, earlier champions."""
         return as_json({"models": service.shown().models})
 
-    @api.post(
-        "/models/{name}/champion",
-        tags=["models"],
-        response_model=documents.Models,
-        responses=found(),
-        openapi_extra=scope("write"),
-    )
+    @api.post("/models/{name}/champion", **told("models", documents.Models, "write"))
     async def promote(caller: Write, name: Name, wanted: documents.Promotion) -> Response:
         """Make a version the champion, or go back to the one before."""
         return as_json({"models": await service.promote(name, wanted.version)})
 
-    @api.get(
-        "/commits", tags=["commits"], response_model=documents.Commits, responses=found(), openapi_extra=scope("read")
-    )
+    @api.get("/commits", **told("commits", documents.Commits))
     async def commits(caller: Read, limit: Annotated[int, Query(ge=1, le=MOST_COMMITS)] = 24) -> Response:
         """The latest commits, the newest first."""
         rows = await asyncio.to_thread(service.store.commits, limit)
         return as_json({"commits": [short(one.document) for one in reversed(rows)]})
 
-    @api.get("/commits/latest", tags=["commits"], responses=found(404), openapi_extra=scope("read"))
+    @api.get("/commits/latest", **told("commits", None, "read", 404))
     async def latest(caller: Read) -> dict[str, Any]:
         """What the last commit says: the same document as ``commit.json``."""
         return service.shown().commit
 
-    @api.get("/commits/{tick}", tags=["commits"], responses=found(404), openapi_extra=scope("read"))
+    @api.get("/commits/{tick}", **told("commits", None, "read", 404))
     async def commit(caller: Read, tick: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> dict[str, Any]:
         """What an earlier commit said."""
         kept = await asyncio.to_thread(service.store.commit, tick)
@@ -202,29 +195,22 @@ def router(service: Service) -> APIRouter:
             raise RefusedError(404, f"there is no commit {tick}")
         return kept.document
 
-    @api.post(
-        "/ticks",
-        tags=["commits"],
-        status_code=202,
-        response_model=documents.Wanted,
-        responses=found(),
-        openapi_extra=scope("write"),
-    )
+    @api.post("/ticks", status_code=202, **told("commits", documents.Wanted, "write"))
     async def ticks(caller: Write) -> documents.Wanted:
         """Ask for a tick now: after files were written elsewhere, or before the schedule says so."""
         if not service.leading:
-            raise RefusedError(503, "this instance waits for its turn; ask the one that leads", {"Retry-After": "5"})
+            raise RefusedError(
+                503, "this instance waits for its turn; ask the one that leads", {"Retry-After": "5"}
+            )
         service.want(f"asked for by {caller.name}")
         return documents.Wanted(wanted=True, leading=service.leading)
 
-    @api.post(
-        "/what-if", tags=["what-if"], response_model=documents.Answer, responses=found(), openapi_extra=scope("read")
-    )
+    @api.post("/what-if", **told("what-if", documents.Answer))
     async def what_if(caller: Read, question: Question) -> Response:
         """What would be decided: answered from the state of the last commit, which stays as it is."""
         return as_json(await asked(service, questions, caller, question))
 
-    @api.get("/events", tags=["events"], response_model=documents.Events, responses=found(), openapi_extra=scope("read"))
+    @api.get("/events", **told("events", documents.Events))
     async def events(caller: Read) -> Response:
         """The latest surprises, the newest first."""
         return answers.get(service.shown(), "events", lambda view: {"events": view.events})
@@ -234,7 +220,7 @@ def router(service: Service) -> APIRouter:
         tags=["events"],
         response_class=StreamingResponse,
         responses={200: {"description": "A stream.", "content": {"text/event-stream": {}}}, **found()},
-        openapi_extra=scope("read"),
+        openapi_extra={"x-scope": "read"},
     )
     async def stream(caller: Read) -> StreamingResponse:
         """Server-sent events: ``commit`` (a new plan), ``state`` (what the service does), ``problem``."""
@@ -255,17 +241,17 @@ async def asked(service: Service, rates: Rates, caller: Caller, question: Questi
 
 async def _lines(service: Service) -> AsyncIterator[str]:
     yield "retry: 3000\n\n"
-    async for told in service.listen():
-        if told is None:
+    async for message in service.listen():
+        if message is None:
             yield ": still here\n\n"
             continue
-        kind, data = told
+        kind, data = message
         yield f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def state_of(view: View, instance: dict[str, Any]) -> dict[str, Any]:
     """Return the state's document."""
-    told = {name: view.commit[name] for name in ("risks", "deadlines", "notes")}
+    lines = {name: view.commit[name] for name in ("risks", "deadlines", "notes")}
     return {
         "tick": view.tick,
         "now": view.now,
@@ -273,7 +259,7 @@ def state_of(view: View, instance: dict[str, Any]) -> dict[str, Any]:
         **view.head,
         "pools": view.pools,
         "nodes": view.nodes,
-        **told,
+        **lines,
         "instance": instance,
     }
 
@@ -285,7 +271,11 @@ def plan_of(view: View, by: str = "auto") -> dict[str, Any]:
         raise InputError("the plan of a small cluster is told by GPU alone", field="by", fix="leave it out")
     by = grid["by"] if by == "auto" else by
     left_out = "blocks" if by == "node" else "nodes"
-    return {**{name: value for name, value in grid.items() if name != left_out}, "by": by, "figures": view.figures}
+    return {
+        **{name: value for name, value in grid.items() if name != left_out},
+        "by": by,
+        "figures": view.figures,
+    }
 
 
 def job_of(view: View, job: str) -> dict[str, Any]:

@@ -40,7 +40,9 @@ class Chart:
 
     def svg(self) -> Markup:
         """Return the chart; empty where there are no points."""
-        xs = [p[0] for _, points in self.bands for p in points] + [p[0] for _, points, _ in self.lines for p in points]
+        xs = [p[0] for _, points in self.bands for p in points] + [
+            p[0] for _, points, _ in self.lines for p in points
+        ]
         ys = [v for _, points in self.bands for p in points for v in p[1:]]
         ys += [p[1] for _, points, _ in self.lines for p in points]
         if len(set(xs)) < 2:
@@ -63,17 +65,23 @@ class Chart:
         ]
         for value in _ticks(low, high, self.times):
             text = _instant(value, self.zone) if self.times else _short(value)
-            out.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>')
+            out.append(
+                f'<line class="rule" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
+            )
             out.append(f'<text x="{LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{text}</text>')
         for at in _instants(first, last, self.zone):
-            out.append(f'<text x="{x(at)}" y="{HEIGHT - 8}" text-anchor="middle">{at.tz_convert(self.zone):%H:%M}</text>')
+            out.append(
+                f'<text x="{x(at)}" y="{HEIGHT - 8}" text-anchor="middle">{at.tz_convert(self.zone):%H:%M}</text>'
+            )
         for style, area in self.bands:
             top = " ".join(f"{x(at)},{y(b)}" for at, _, b in area)
             back = " ".join(f"{x(at)},{y(a)}" for at, a, _ in reversed(area))
             out.append(f'<polygon class="{escape(style)}" points="{top} {back}"/>')
         for style, points, steps in self.lines:
-            out.append(f'<polyline class="{escape(style)}" points="{_path([(x(a), y(v)) for a, v in points], steps)}"/>')
-        return Markup("".join(out) + "</svg>")  # noqa: S704 - every text in it is escaped above
+            out.append(
+                f'<polyline class="{escape(style)}" points="{_path([(x(a), y(v)) for a, v in points], steps)}"/>'
+            )
+        return Markup("".join(out) + "</svg>")
 
 
 def _path(points: Sequence[tuple[float, float]], steps: bool) -> str:

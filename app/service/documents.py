@@ -104,7 +104,9 @@ class Job(_Document):
     user: str
     tenant: str
     priority: int
-    planned_priority: float | None = Field(description="raised by waiting and by shortness; null where not planned")
+    planned_priority: float | None = Field(
+        description="raised by waiting and by shortness; null where not planned"
+    )
     gpus: int = Field(description="of its place; those asked for where it has none")
     gpus_asked: int
     pool: str | None

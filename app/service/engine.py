@@ -1,6 +1,5 @@
 """What runs in the worker processes: ticks with estimators that stay loaded, and answers to what-ifs."""
 
-import contextlib
 import os
 import pickle
 import tempfile
@@ -16,7 +15,6 @@ from tidegrid.app.service.options import Options
 from tidegrid.app.service.view import Moves, View, view_of
 from tidegrid.data import as_instant
 from tidegrid.errors import InputError
-from tidegrid.files import write_text
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import widths_of
 from tidegrid.pipeline.champions import preferred
@@ -87,35 +85,33 @@ class Engine:
         self.options, self.scratch = options, Path(scratch)
         self.store = _Led(options.store, holder)
         self.models = ModelStore(options.models)
+        self.world = Files(options.site, options.timezone, options.out)
         self.moves = Moves()
         self.forecaster: Resident | None = None
         self.handed_over = False
 
     def begins(self) -> str | None:
         """Return the instant at which a site's own clock begins; None where the service goes by this machine's."""
-        site = Site.read(self.options.site, timezone=self.options.settings.timezone)
+        site = Site.read(self.options.site, timezone=self.options.timezone)
         wanted = self.options.site_clock
         if not (site.cluster.synthetic if wanted is None else wanted):
             return None
         last = self.store.last()
-        return iso(site.now if last is None else max(site.now, pd.Timestamp(last.now)))
+        return iso(
+            site.now if last is None else max(site.now, pd.Timestamp(last.now) + pd.Timedelta(seconds=1))
+        )
 
     def tick(self, now: str) -> Ticked:
         """Tick at an instant."""
         began, moment = time.perf_counter(), as_instant(now)
         how, before = self.options.settings, self.store.last()
-        self._hand_over(before)
+        if before is not None and not self.handed_over:
+            # a process may have ended between committing and handing over
+            self.world.apply(before)
+        self.handed_over = True
         if self.forecaster is None or self._refit_is_due(moment):
             self._prepare(moment)
-        commit = tick(
-            self.store,
-            self.options.site,
-            moment,
-            how,
-            forecaster=self.forecaster,
-            out=self.options.out,
-            step=lambda text: self.step(text),
-        )
+        commit = tick(self.store, self.world, moment, how, forecaster=self.forecaster, step=self.step)
         return self._ticked(commit, before is None or commit.tick > before.tick, began)
 
     def look(self) -> Ticked | None:
@@ -143,34 +139,24 @@ class Engine:
 
     def _refit_is_due(self, now: pd.Timestamp) -> bool:
         hours, before = self.options.settings.refit_hours, self.store.info(REFITTED)
-        return hours is not None and before is not None and now - as_instant(before) >= pd.Timedelta(hours=hours)
+        return (
+            hours is not None and before is not None and now - as_instant(before) >= pd.Timedelta(hours=hours)
+        )
 
     def _prepare(self, now: pd.Timestamp, train: bool = True) -> Resident:
         """Load the champions, brought up to date; those of a leader are fitted where there are none, or due."""
         how = self.options.settings if train else replace(self.options.settings, refit_hours=None)
         self.step("reading the site")
-        reading = Files(self.options.site, how.timezone).read(now)
+        reading = self.world.read(now)
         answers, notes, meta = champions(self.store, reading, self.models, how, self.step)
         recorded = self.store.hours(iso(now - RECORD_DAYS))
         history = reading.history()
-        made = Resident(
-            preferred(answers, how.policy.estimators), history, learnt=now, recorded=recorded
-        )
+        made = Resident(preferred(answers, how.policy.estimators), history, learnt=now, recorded=recorded)
         made.notes = notes
         if train:
             self.store.remember = meta
         self.forecaster = made
         return made
-
-    def _hand_over(self, last: Commit | None) -> None:
-        """Write the last commit's file where a process ended between committing and writing it."""
-        out = self.options.out
-        if self.handed_over or out is None or last is None:
-            return
-        with contextlib.suppress(OSError):
-            if not out.is_file() or out.read_text(encoding="utf-8") != last.text:
-                write_text(out, last.text)
-        self.handed_over = True
 
     def _ticked(self, commit: Commit, fresh: bool, began: float) -> Ticked:
         how = self.options.settings
@@ -178,7 +164,7 @@ class Engine:
         made = self.forecaster
         if made is None or made.asked is None or made.asked[0].now != now:
             made = self._prepare(now, train=False)
-            made.forecast(Site.read(self.options.site, now=now, timezone=how.timezone).state(), how.policy)
+            made.forecast(self.world.read(now).state, how.policy)
         assert made.asked is not None
         memory = remembered(self.store, now, how)
         basis = Basis(made, how, memory.last, widths_of(self.store.outcomes()))

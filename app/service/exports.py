@@ -48,7 +48,19 @@ def now_table(view: View) -> tuple[list[str], list[list[Any]]]:
 
 def jobs_table(view: View, jobs: Iterable[dict[str, Any]] | None = None) -> tuple[list[str], list[list[Any]]]:
     """Return the jobs with their expected times."""
-    plain = ["job", "state", "kind", "name", "user", "tenant", "priority", "gpus", "place", "submitted", "deadline"]
+    plain = [
+        "job",
+        "state",
+        "kind",
+        "name",
+        "user",
+        "tenant",
+        "priority",
+        "gpus",
+        "place",
+        "submitted",
+        "deadline",
+    ]
     rows = []
     for job in view.jobs.values() if jobs is None else jobs:
         times = [(job[end] or {}).get(level) for end in ("start", "end") for level in LEVELS]
@@ -71,8 +83,14 @@ def forecasts_table(view: View) -> tuple[list[str], list[list[Any]]]:
     """Return each app's traffic, hour by hour: what was forecast, and what came."""
     rows: list[list[Any]] = []
     for app in view.apps:
-        rows += [[app["app"], p["hour"], p["low"], p["mid"], p["high"], p["actual"], p["model"]] for p in app["past"]]
-        rows += [[app["app"], h["hour"], *(h[level] for level in LEVELS), None, h["basis"]] for h in app["forecast"]]
+        rows += [
+            [app["app"], p["hour"], p["low"], p["mid"], p["high"], p["actual"], p["model"]]
+            for p in app["past"]
+        ]
+        rows += [
+            [app["app"], h["hour"], *(h[level] for level in LEVELS), None, h["basis"]]
+            for h in app["forecast"]
+        ]
     return ["app", "hour", *LEVELS, "actual", "model"], rows
 
 
@@ -84,7 +102,16 @@ def savings_table(view: View) -> tuple[list[str], list[list[Any]]]:
 
 def tenants_table(view: View) -> tuple[list[str], list[list[Any]]]:
     """Return usage and waits by tenant."""
-    names = ["tenant", "jobs", "gpu_hours", "wait_h_median", "wait_h_q0.9", "gpus_running", "gpus_waiting", "limit"]
+    names = [
+        "tenant",
+        "jobs",
+        "gpu_hours",
+        "wait_h_median",
+        "wait_h_q0.9",
+        "gpus_running",
+        "gpus_waiting",
+        "limit",
+    ]
     return _of(view.savings["tenants"], names)
 
 

@@ -62,7 +62,10 @@ def by_kind(store: StateStore, history: History, now: str) -> list[dict[str, Any
             groups.setdefault(kinds.get(one.job_id, "unknown"), []).append(one)
     out = []
     for kind, ended in sorted(groups.items()):
-        off = [abs(pd.Timestamp(one.ended) - pd.Timestamp(one.end_mid)) / pd.Timedelta(minutes=1) for one in ended]
+        off = [
+            abs(pd.Timestamp(one.ended) - pd.Timestamp(one.end_mid)) / pd.Timedelta(minutes=1)
+            for one in ended
+        ]
         out.append(
             {
                 "kind": kind,
@@ -80,7 +83,11 @@ def models_of(models: ModelStore) -> list[dict[str, Any]]:
     out = []
     for name in models.names():
         try:
-            champion, challenger, earlier = models.champion(name), models.challenger(name), models.ancestors(name)
+            champion, challenger, earlier = (
+                models.champion(name),
+                models.challenger(name),
+                models.ancestors(name),
+            )
             versions = {version.id: version for version in models.list(name)}
         except InputError as error:
             out.append({"name": name, "problem": str(error)})

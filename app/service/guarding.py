@@ -193,7 +193,9 @@ def needs(request: Request, scope: str) -> Caller:
     caller: Caller = request.scope["caller"]
     if not caller.scopes:
         raise RefusedError(
-            401, "a token is needed; see tidegrid token create", {"WWW-Authenticate": 'Bearer realm="tidegrid"'}
+            401,
+            "a token is needed; see tidegrid token create",
+            {"WWW-Authenticate": 'Bearer realm="tidegrid"'},
         )
     if scope not in caller.scopes:
         raise RefusedError(403, f"the token has not the scope {scope}")

@@ -23,7 +23,10 @@ class Measures:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "tidegrid_requests", "Requests answered, by route and status.", ["route", "status"], registry=self.registry
+            "tidegrid_requests",
+            "Requests answered, by route and status.",
+            ["route", "status"],
+            registry=self.registry,
         )
         self.seconds = Histogram(
             "tidegrid_request_seconds",
@@ -56,7 +59,9 @@ class _Shown(Collector):
         counts = service.counts
         yield _one("tidegrid_ticks", "Commits that this instance made since it began.", counts.ticks)
         yield _one("tidegrid_tick_failures", "Ticks that failed since it began.", counts.failures)
-        yield _one("tidegrid_last_tick_failed", "1 where the last tick failed.", float(service.problem is not None))
+        yield _one(
+            "tidegrid_last_tick_failed", "1 where the last tick failed.", float(service.problem is not None)
+        )
         yield _one("tidegrid_tick_duration_seconds", "How long the last tick took.", counts.seconds)
         yield _one("tidegrid_questions", "What-ifs that were asked since it began.", counts.questions)
         if service.view is not None:
@@ -81,10 +86,18 @@ def _of(view: "View") -> Iterator[GaugeMetricFamily]:
     yield _one("tidegrid_tick_number", "The number of the last commit.", view.tick)
     yield _one("tidegrid_gpus", "GPUs of all pools.", view.head["gpus"])
     yield _one("tidegrid_gpus_down", "GPUs that do not work.", view.head["gpus_down"])
-    yield _one("tidegrid_files_age_hours", "How old the newest thing is that the files tell of.", view.head["aged_hours"])
-    yield _one("tidegrid_set_aside_rows", "Rows of the files that cannot be used.", view.commit.get("set_aside", 0))
+    yield _one(
+        "tidegrid_files_age_hours",
+        "Age of the newest thing that the files tell of.",
+        view.head["aged_hours"],
+    )
+    yield _one(
+        "tidegrid_set_aside_rows", "Rows of the files that cannot be used.", view.commit.get("set_aside", 0)
+    )
     planned = _many("tidegrid_planned_gpus", "GPUs that an app holds from step 0 on.", ["app"])
-    needed = _many("tidegrid_needed_gpus", "GPUs that an app needs in step 0, at the policy's quantile.", ["app"])
+    needed = _many(
+        "tidegrid_needed_gpus", "GPUs that an app needs in step 0, at the policy's quantile.", ["app"]
+    )
     risk = _many(
         "tidegrid_coverage_risk_gpu_hours",
         f"GPU-hours that an app is short of in the next {NEXT_HOURS} hours.",
@@ -98,8 +111,12 @@ def _of(view: "View") -> Iterator[GaugeMetricFamily]:
         short = sum(max(0, n - p) for n, p in list(zip(app["need"], app["planned"], strict=False))[:steps])
         risk.add_metric([app["app"]], short * step_h)
     yield from (planned, needed, risk)
-    queue = _many("tidegrid_queue_jobs", "Waiting jobs, by priority class and kind.", ["priority", "kind"])
-    asked = _many("tidegrid_queue_gpus", "GPUs that waiting jobs ask for, by priority class and kind.", ["priority", "kind"])
+    queue = _many("tidegrid_queue_jobs", "Waiting jobs, by priority and kind.", ["priority", "kind"])
+    asked = _many(
+        "tidegrid_queue_gpus",
+        "GPUs that they ask for, by priority and kind.",
+        ["priority", "kind"],
+    )
     sums: dict[tuple[str, str], list[int]] = {}
     for job in view.jobs.values():
         if job["state"] in ("waiting", "starting"):
@@ -116,14 +133,22 @@ def _of(view: "View") -> Iterator[GaugeMetricFamily]:
         for job in view.jobs.values()
         if job["state"] == "waiting" and job["start"] is not None
     ]
-    yield _one("tidegrid_queue_longest_start_seconds", "Until the last expected start of the queue.", max(waits, default=0.0))
-    eta = _many("tidegrid_eta_error_minutes", "Median distance of ends from expected ends, 30 days.", ["kind"])
+    yield _one(
+        "tidegrid_queue_last_start_seconds",
+        "Until the last expected start of the queue.",
+        max(waits, default=0.0),
+    )
+    eta = _many(
+        "tidegrid_eta_error_minutes", "Median distance of ends from expected ends, 30 days.", ["kind"]
+    )
     ends = _many("tidegrid_eta_coverage", "Share of ends inside their 80 % band, 30 days.", ["kind"])
     for one in view.fared["kinds"]:
         eta.add_metric([one["kind"]], one["error_minutes"])
         ends.add_metric([one["kind"]], one["covered"])
     yield from (eta, ends)
-    covered = _many("tidegrid_forecast_coverage", "Share of hours inside their 80 % band, 30 days.", ["series"])
+    covered = _many(
+        "tidegrid_forecast_coverage", "Share of hours inside their 80 % band, 30 days.", ["series"]
+    )
     error = _many("tidegrid_forecast_error", "Median error of traffic an hour ahead, as a share.", ["series"])
     for one in view.fared["series"]:
         if one["covered"] is not None:

@@ -19,6 +19,8 @@ class Options:
         The site's folder, the store (a file or a database's URL), the model store.
     settings
         How the loop decides.
+    timezone
+        The IANA zone of times in the files that carry none.
     host, port
         Where it listens.
     every_minutes
@@ -47,6 +49,7 @@ class Options:
     store: str
     models: Path
     settings: Settings = field(default_factory=Settings)
+    timezone: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     every_minutes: float = 30.0

@@ -45,10 +45,11 @@ MOST_ROWS = 200
 MOST_NODES = 72
 """Nodes that are shown row by row; more are shown as tiles."""
 
-FIELDS = (
-    *("gpus", "kind", "priority", "walltime_h", "gpu_type", "user", "group", "name", "variant", "model_params_b"),
-    *("tokens_per_epoch_m", "node", "app", "factor", "without", "parameter", "value"),
-)
+JOB_FIELDS = ("gpus", "kind", "priority", "walltime_h", "gpu_type", "user", "group", "name")
+
+FEATURE_FIELDS = ("variant", "model_params_b", "tokens_per_epoch_m")
+
+FIELDS = (*JOB_FIELDS, *FEATURE_FIELDS, "node", "app", "factor", "without", "parameter", "value")
 """The fields of the form of a what-if."""
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
@@ -143,12 +144,17 @@ def router(service: Service) -> APIRouter:
         return now_of(view)
 
     async def plan(request: Request, view: View) -> dict[str, Any]:
-        return {"charts": [(app, *charts_of(app, view)) for app in view.apps], "columns_rows": TABLES["plan"](view)}
+        return {
+            "charts": [(app, *charts_of(app, view)) for app in view.apps],
+            "columns_rows": TABLES["plan"](view),
+        }
 
     async def jobs(request: Request, view: View) -> dict[str, Any]:
         asked = request.query_params
         query, state = asked.get("q", "")[:200], asked.get("state", "")[:20]
-        offset = int(asked["offset"]) if asked.get("offset", "").isdecimal() and len(asked["offset"]) < 9 else 0
+        offset = (
+            int(asked["offset"]) if asked.get("offset", "").isdecimal() and len(asked["offset"]) < 9 else 0
+        )
         rows = api.matching(view, query, state)
         return {
             "query": query,
@@ -171,7 +177,9 @@ def router(service: Service) -> APIRouter:
         return {"fifo": beside_fifo(view)}
 
     async def what_if(request: Request, view: View) -> dict[str, Any]:
-        asked = dict.fromkeys(FIELDS, "") | {k: v[:2000] for k, v in request.query_params.items() if k in FIELDS}
+        asked = dict.fromkeys(FIELDS, "") | {
+            k: v[:2000] for k, v in request.query_params.items() if k in FIELDS
+        }
         answer, problem = None, None
         if any(asked[key] for key in ("gpus", "node", "app", "parameter", "without")):
             try:
@@ -204,7 +212,9 @@ def router(service: Service) -> APIRouter:
 
     @page.get("/login")
     async def login(request: Request) -> Response:
-        return render("login.html", "/login", next=inside(request.query_params.get("next", "/")), failed=False)
+        return render(
+            "login.html", "/login", next=inside(request.query_params.get("next", "/")), failed=False
+        )
 
     @page.post("/login")
     async def enter(request: Request) -> Response:
@@ -276,7 +286,9 @@ def beside_fifo(view: View) -> list[tuple[str, str, str]]:
 
 def charts_of(app: Mapping[str, Any], view: View) -> tuple[Any, Any]:
     """Return the charts of an app: its traffic with the band, and its GPUs."""
-    traffic = Chart(f"{app['app']}: traffic an hour, forecast with its 80 % band, and what came", view.timezone)
+    traffic = Chart(
+        f"{app['app']}: traffic an hour, forecast with its 80 % band, and what came", view.timezone
+    )
     gpus = Chart(f"{app['app']}: GPUs needed and planned", view.timezone)
     hours = [one for one in app["forecast"] if one["q0.5"] is not None]
     traffic.band("band", ((pd.Timestamp(one["hour"]), one["q0.1"], one["q0.9"]) for one in hours))
@@ -325,9 +337,8 @@ def question_of(asked: Mapping[str, str]) -> Question:
     """
     told: dict[str, Any] = {}
     if asked.get("gpus"):
-        job: dict[str, Any] = {name: asked[name] for name in ("kind", "gpus", "priority", "gpu_type") if asked.get(name)}
-        job |= {name: asked[name] for name in ("walltime_h", "user", "group", "name") if asked.get(name)}
-        features = {name: asked[name] for name in ("variant", "model_params_b", "tokens_per_epoch_m") if asked.get(name)}
+        job = {name: asked[name] for name in JOB_FIELDS if asked.get(name)}
+        features = {name: asked[name] for name in FEATURE_FIELDS if asked.get(name)}
         told["job"] = {**job, "features": features}
     if asked.get("node"):
         pool, _, node = asked["node"].rpartition("/")

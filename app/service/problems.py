@@ -62,7 +62,9 @@ class RefusedError(TidegridError):
         self.status, self.headers = status, dict(headers or {})
 
 
-def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **parts: str | None) -> JSONResponse:
+def problem(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, **parts: str | None
+) -> JSONResponse:
     """Return an answer that says what is wrong."""
     told = Problem(title=HTTPStatus(status).phrase, status=status, detail=printable(detail), **parts)
     return JSONResponse(

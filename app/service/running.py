@@ -74,6 +74,8 @@ class Service:
     ----------
     options
         How.
+    worker
+        What long work runs in.
 
     Attributes
     ----------
@@ -87,7 +89,7 @@ class Service:
         Why the last tick failed, in one line; None where it did not.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, worker: type[Worker] = Worker) -> None:
         self.options = options
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.view: View | None = None
@@ -104,8 +106,8 @@ class Service:
         self.tokens = Tokens(self.store)
         # what-ifs are answered from files that this process's children write: nobody else may write there
         self._scratch = tempfile.mkdtemp(prefix="tidegrid-")
-        self.engine = Worker("engine", Engine, (options, self.holder, self._scratch), self._told)
-        self.answering = Worker("what-if", Answering, ())
+        self.engine = worker("engine", Engine, (options, self.holder, self._scratch), self._told)
+        self.answering = worker("what-if", Answering, ())
         self._wanted: list[str] = ["start"]
         self._wake = asyncio.Event()
         self._listeners: set[asyncio.Queue[tuple[str, dict[str, Any]] | None]] = set()
@@ -124,11 +126,19 @@ class Service:
         log("service starts", site=str(self.options.site), store=self.store.where, instance=self.holder)
         self._tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._turns())]
 
-    async def stop(self) -> None:
-        """End within seconds: a tick that is under way is committed whole or not at all."""
+    def let_go(self) -> None:
+        """Let listeners go, from a signal's handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
         self.stopping.set()
         for queue in list(self._listeners):
             queue.put_nowait(None)
+
+    async def stop(self) -> None:
+        """End within seconds: a tick that is under way is committed whole or not at all."""
+        self._let_go()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -346,7 +356,7 @@ def _signature(site: Path) -> object:
     out = []
     for name in FILES:
         try:
-            found = os.stat(site / name)
+            found = (site / name).stat()
         except OSError:
             continue
         out.append((name, found.st_mtime_ns, found.st_size, found.st_ino))

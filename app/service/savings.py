@@ -40,7 +40,7 @@ def savings_of(store: StateStore, cluster: Cluster, now: str) -> dict[str, Any]:
         if one.hour >= since:
             key = (one.app, iso(_monday(pd.Timestamp(one.hour), zone)))
             unmet[key] = unmet.get(key, 0.0) + one.unmet
-    prices = {pool.id: getattr(pool, "price_per_gpu_hour", None) for pool in cluster.pools}
+    prices = {pool.id: pool.price_per_gpu_hour for pool in cluster.pools}
     weeks: list[dict[str, Any]] = []
     for app in cluster.apps:
         for start, hours, held, most in by_week(holds.get(app.id, []), until, zone):
@@ -62,7 +62,7 @@ def savings_of(store: StateStore, cluster: Cluster, now: str) -> dict[str, Any]:
                 }
             )
     weeks.sort(key=lambda one: (one["week"], one["app"]), reverse=True)
-    return {"weeks": weeks, "currency": getattr(cluster, "currency", "")}
+    return {"weeks": weeks, "currency": cluster.currency}
 
 
 def by_week(

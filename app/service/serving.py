@@ -4,6 +4,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -21,7 +22,9 @@ from tidegrid.app.service.problems import add_handlers, problem
 from tidegrid.app.service.running import Service
 from tidegrid.errors import InputError
 
-DESCRIPTION = "What a GPU cluster will need, and who gets which GPU when: state, plan, jobs, forecasts, what-ifs."
+DESCRIPTION = (
+    "What a GPU cluster will need, and who gets which GPU when: state, plan, jobs, forecasts, what-ifs."
+)
 
 
 def application(service: Service) -> FastAPI:
@@ -65,7 +68,9 @@ def application(service: Service) -> FastAPI:
     async def readyz() -> Any:
         """Whether there is something to show."""
         if not service.ready:
-            return problem(503, f"nothing is planned yet ({service.doing or 'waiting'})", {"Retry-After": "2"})
+            return problem(
+                503, f"nothing is planned yet ({service.doing or 'waiting'})", {"Retry-After": "2"}
+            )
         return {"status": "ready", "leading": service.leading, "tick": service.state()["tick"]}
 
     @app.get("/metrics", include_in_schema=False)
@@ -133,4 +138,17 @@ def serve(options: Options) -> None:
     )
     # the server raises the signal that ended it once more: the service has ended well by then
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    uvicorn.Server(config).run(sockets=[listening])
+    _Server(config, service).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server whose streams end when it is told to."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end: listeners are let go, so that nothing waits for them."""
+        self.service.let_go()
+        super().handle_exit(sig, frame)

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,9 @@ class Moves:
             if times is None or times == last:
                 continue
             last = times
-            out.append({"tick": number, "now": now, **dict(zip(("start", "low", "high", "end"), times, strict=True))})
+            out.append(
+                {"tick": number, "now": now, **dict(zip(("start", "low", "high", "end"), times, strict=True))}
+            )
         return out
 
 
@@ -172,7 +175,13 @@ def view_of(
         },
         document,
         [
-            {"pool": p.id, "gpus": p.gpus, "gpu_type": p.gpu_type, "node_size": p.node_size, "down": len(p.down)}
+            {
+                "pool": p.id,
+                "gpus": p.gpus,
+                "gpu_type": p.gpu_type,
+                "node_size": p.node_size,
+                "down": len(p.down),
+            }
             for p in cluster.pools
         ],
         nodes_of(cluster, state.running.to_dict("records"), document["start"], held, jobs),
@@ -232,7 +241,9 @@ def _jobs(
                     "user": _text(row.get("user")),
                     "tenant": _text(row.get("tenant") or row.get("group")),
                     "priority": int(row["priority"]),
-                    "planned_priority": None if job not in problem.job_by_id else float(problem.job_by_id[job].priority),
+                    "planned_priority": None
+                    if job not in problem.job_by_id
+                    else float(problem.job_by_id[job].priority),
                     "gpus": int(row["gpus"]) if placed is None else placed.gpus,
                     "gpus_asked": int(row["gpus"]),
                     "pool": None if placed is None else placed.pool,
@@ -346,7 +357,9 @@ def _apps(
     for row in traffic["data"]:
         one = dict(zip(names, row, strict=True))
         told = {f"q{level}": one.get(level, one.get(float(level))) for level in ("0.1", "0.5", "0.9")}
-        hours.setdefault(str(one["unique_id"]), []).append({"hour": _utc(one["ds"]), "basis": one["basis"], **told})
+        hours.setdefault(str(one["unique_id"]), []).append(
+            {"hour": _utc(one["ds"]), "basis": one["basis"], **told}
+        )
     since = iso(pd.Timestamp(now) - pd.Timedelta(hours=PAST_HOURS))
     past: dict[str, list[dict[str, Any]]] = {}
     for hour in store.hours(since):
@@ -416,7 +429,9 @@ def grid_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         "start": problem.start,
         "step_minutes": problem.step_minutes,
         "steps": problem.steps,
-        "pools": [{"pool": pool.id, "gpus": pool.gpus, "node_size": pool.node_size} for pool in problem.pools],
+        "pools": [
+            {"pool": pool.id, "gpus": pool.gpus, "node_size": pool.node_size} for pool in problem.pools
+        ],
         "kind_names": list(KINDS),
         "tasks": list(tasks),
         "kinds": kinds,
@@ -436,11 +451,15 @@ def _by_node(problem: Problem, blocks: list[list[int]], kinds: list[int]) -> lis
         size = pool.node_size or min(pool.gpus, 8)
         edges = np.arange(0, pool.gpus, size)
         counts = np.stack(
-            [np.add.reduceat(used[k] == kind + 1, edges, axis=0, dtype=np.int64) for kind in range(len(KINDS))], axis=2
+            [
+                np.add.reduceat(used[k] == kind + 1, edges, axis=0, dtype=np.int64)
+                for kind in range(len(KINDS))
+            ],
+            axis=2,
         )
         for node, first in enumerate(edges.tolist()):
             changes = np.any(counts[node][1:] != counts[node][:-1], axis=1)
             cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), problem.steps]
-            stretches = [[b - a, *counts[node][a].tolist()] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+            stretches = [[b - a, *counts[node][a].tolist()] for a, b in pairwise(cuts)]
             out.append([k, node, min(size, pool.gpus - first), stretches])
     return out

@@ -77,7 +77,9 @@ class Worker:
                     raise value
         except (EOFError, BrokenPipeError, ConnectionResetError, OSError):
             self.kill()
-            raise WorkerDiedError(f"the {self.name} process ended in the middle of its work; it is started again") from None
+            raise WorkerDiedError(
+                f"the {self.name} process ended in the middle of its work; it is started again"
+            ) from None
 
     def _started(self) -> Connection:
         if self._process is None or not self._process.is_alive() or self._pipe is None:
@@ -85,7 +87,10 @@ class Worker:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._process = context.Process(
-                target=_serve, args=(theirs, self.make, self.arguments), name=f"tidegrid {self.name}", daemon=True
+                target=_serve,
+                args=(theirs, self.make, self.arguments),
+                name=f"tidegrid {self.name}",
+                daemon=True,
             )
             self._process.start()
             theirs.close()
