@@ -310,7 +310,7 @@ def _with_job(state: State, requests: pd.DataFrame, job: NewJob) -> pd.DataFrame
 def difference(base: Decision, other: Decision, question: Question) -> dict[str, Any]:
     """Return two decisions side by side as JSON values."""
     before, after = _times(base), _times(other)
-    moved = []
+    moved: list[dict[str, Any]] = []
     for job in sorted(before.keys() | after.keys()):
         if question.job is not None and job == question.job.job:
             continue

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from tidegrid.app.service.fared import models_of
 from tidegrid.app.service.options import Options
 from tidegrid.app.service.view import Moves, View, view_of
 from tidegrid.data import as_instant
@@ -133,8 +134,6 @@ class Engine:
         else:
             self.models.promote(name, version, reason="asked for through the service", at=at)
         self.forecaster = None  # the next tick loads the champions again
-        from tidegrid.app.service.view import models_of
-
         return models_of(self.models)
 
     def _refit_is_due(self, now: pd.Timestamp) -> bool:

@@ -79,8 +79,8 @@ def by_kind(store: StateStore, history: History, now: str) -> list[dict[str, Any
 
 
 def models_of(models: ModelStore) -> list[dict[str, Any]]:
-    """Return each estimator's champion, challenger and earlier champions, with what their backtests measured."""
-    out = []
+    """Return each estimator's champion, challenger and earlier champions, and what versions there are."""
+    out: list[dict[str, Any]] = []
     for name in models.names():
         try:
             champion, challenger, earlier = (

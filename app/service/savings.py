@@ -101,7 +101,7 @@ def tenants_of(history: History, state: State, now: str) -> list[dict[str, Any]]
         {
             "tenant": names.astype(str),
             "hours": (jobs["duration_s"].astype(float) / 3600 * jobs["gpus"].astype(float)).fillna(0.0),
-            "wait": (jobs["start_time"] - jobs["submit_time"]) / HOUR,
+            "wait": (jobs["start_time"] - jobs["submit_time"]).dt.total_seconds() / 3600,
         }
     )
     out: dict[str, dict[str, Any]] = {}
@@ -133,8 +133,9 @@ def tenants_of(history: History, state: State, now: str) -> list[dict[str, Any]]
         )
     for key, table in (("gpus_running", state.running), ("gpus_waiting", state.requests)):
         if len(table):
-            for name, gpus in table.groupby(table["tenant"].astype(str))["gpus"].sum().items():
-                entry(str(name))[key] = int(gpus)
-    for tenant in state.cluster.tenants:
-        entry(tenant.id)["limit"] = tenant.limit
+            sums = table.groupby(table["tenant"].astype(str))["gpus"].sum()
+            for tenant, gpus in zip(sums.index, sums.tolist(), strict=True):
+                entry(str(tenant))[key] = int(gpus)
+    for one in state.cluster.tenants:
+        entry(one.id)["limit"] = one.limit
     return sorted(out.values(), key=lambda one: (-one["gpu_hours"], one["tenant"]))

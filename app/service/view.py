@@ -444,8 +444,8 @@ def grid_of(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 def _by_node(problem: Problem, blocks: list[list[int]], kinds: list[int]) -> list[list[Any]]:
     used = [np.zeros((pool.gpus, problem.steps), np.int8) for pool in problem.pools]
-    for task, pool, first, gpus, start, steps in blocks:
-        used[pool][first : first + gpus, start : start + steps] = kinds[task] + 1
+    for task, place, first, gpus, start, steps in blocks:
+        used[place][first : first + gpus, start : start + steps] = kinds[task] + 1
     out: list[list[Any]] = []
     for k, pool in enumerate(problem.pools):
         size = pool.node_size or min(pool.gpus, 8)
