@@ -13,7 +13,7 @@ from tidegrid.app.common import (
     SeedOption,
     TimeLimitOption,
     TimezoneOption,
-    check_time_limit,
+    check_mode,
     print_json,
     say,
     table,
@@ -109,12 +109,12 @@ def serve(
     from tidegrid.app.service.options import Options
     from tidegrid.app.service.serving import serve as run_service
     from tidegrid.errors import InputError
-    from tidegrid.files import make_folder
+    from tidegrid.files import check_folder
     from tidegrid.pipeline.control import Settings
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
-    check_time_limit(mode, time_limit)
+    check_mode(mode, time_limit)
     if log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise InputError(
             f"{log_level!r} is no level", field="--log-level", fix="use DEBUG, INFO, WARNING or ERROR"
@@ -132,7 +132,7 @@ def serve(
         Options(
             site=site,
             store=store or str(site / "state.db"),
-            models=make_folder(models or site / "models"),
+            models=check_folder(models or site / "models"),
             settings=settings,
             timezone=timezone,
             host=host,

@@ -124,7 +124,7 @@ def test_a_withdrawn_job_gives_way(basis: Basis) -> None:
         (Question(job=NewJob(features={"epochs": -1})), "epochs: '-1' is not positive"),
         (Question(job=NewJob(gpus=4, max_gpus=2)), "max_gpus is below gpus"),
         (Question(policy={"estimators": 1}), "policy.estimators: there is no such parameter"),
-        (Question(policy={"decay": 2}), "decay: 2 should be less than or equal to 1"),
+        (Question(policy={"decay": 2}), "decay: 2 is out of range"),
     ],
 )
 def test_what_is_not_there_or_cannot_be_is_refused_by_name(
