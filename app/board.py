@@ -60,7 +60,9 @@ def blocks(problem: Problem, plan: Plan) -> list[Block]:
         steps = min(p.end, problem.steps) - p.start
         # GPUs of any nodes are several rectangles
         for first, count in _intervals(list(p.ids)):
-            out.append(Block(p.job, job.kind, p.pool, first, count, p.start, steps, job.priority, runs, colour))
+            out.append(
+                Block(p.job, job.kind, p.pool, first, count, p.start, steps, job.priority, runs, colour)
+            )
     for k, entry in enumerate(plan.apps):
         app = apps[entry.app]
         colour = COLOURS["realtime"][(k + 1) % len(COLOURS["realtime"])]

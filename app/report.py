@@ -240,7 +240,8 @@ def write_page(path: str | Path, title: str, parts: Sequence[str]) -> None:
 def _key() -> str:
     kinds = [(KIND_NAMES[kind], COLOURS[kind][1]) for kind in COLOURS]
     items = "".join(
-        f'<span><i style="background:{c}"></i>{name}</span>' for name, c in [*kinds, ("closed", CLOSED), ("idle", IDLE)]
+        f'<span><i style="background:{c}"></i>{name}</span>'
+        for name, c in [*kinds, ("closed", CLOSED), ("idle", IDLE)]
     )
     return f'<p class="key">{items}<span>▒ already running: dotted outline</span></p>'
 

@@ -117,12 +117,7 @@ def _cells(last: Kept, problem: Problem, placed: list[Placement], k: int) -> lis
         moved = [list(held) for held in cells[k:]]
         while len(moved) < problem.steps:
             t = len(moved)
-            taken = {
-                gpu
-                for p in placed
-                if p.pool == pools[name] and p.start <= t < p.end
-                for gpu in p.ids
-            }
+            taken = {gpu for p in placed if p.pool == pools[name] and p.start <= t < p.end for gpu in p.ids}
             moved.append([one for one in (moved[-1] if moved else []) if taken.isdisjoint(flat([one]))])
         out.append(AppCells(name, moved))
     return out

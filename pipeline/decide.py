@@ -219,7 +219,11 @@ def _moves(state: State, problem: Problem, plan: Plan) -> tuple[list[Move], list
     after = {entry.app: _replicas(entry.cells[0]) for entry in plan.apps}
     pool = {app.id: app.pool for app in state.cluster.apps}
     events = [
-        Event("loose GPUs", name, f"{name} holds GPUs {as_indices(gpus)}, which are no whole replica: they are freed")
+        Event(
+            "loose GPUs",
+            name,
+            f"{name} holds GPUs {as_indices(gpus)}, which are no whole replica: they are freed",
+        )
         for name, gpus in state.loose().items()
     ]
     forced = {app.id: _forced(problem, app.pool, before[app.id]) for app in state.cluster.apps}
@@ -309,7 +313,9 @@ def _settled(
             again = True
             kept = [one for one in before[name] if one not in wanted][: len(stuck)]
             after[name] = [one for one in wanted if one not in stuck] + kept
-            text = f"{name} enters {sum(map(len, stuck))} GPUs later: another app keeps those that it was to get"
+            text = (
+                f"{name} enters {sum(map(len, stuck))} GPUs later: another app keeps those that it was to get"
+            )
             events[name] = Event("swap put off", name, text)
     return list(events.values())
 
@@ -320,7 +326,11 @@ def _starts(state: State, problem: Problem, plan: Plan, moves: Sequence[Move]) -
         kept.setdefault(move.pool, set()).update(move.after)
     out = []
     for p in sorted(plan.placements, key=lambda p: (p.pool, p.first_gpu)):
-        if p.start or problem.job_by_id[p.job].running is not None or not kept.get(p.pool, set()).isdisjoint(p.ids):
+        if (
+            p.start
+            or problem.job_by_id[p.job].running is not None
+            or not kept.get(p.pool, set()).isdisjoint(p.ids)
+        ):
             continue
         pool, ids = state.cluster.pool(p.pool), tuple(p.ids)
         nodes = tuple(dict.fromkeys(pool.node_of(gpu) for gpu in ids)) if pool.nodes else ()

@@ -316,7 +316,11 @@ def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
         _slower(pool, cluster.pools) if not str(one) else 1.0 for pool, one in zip(pools, said, strict=True)
     ]
     types = [pool.gpu_type for pool in pools]
-    return _with_nodes(rows, nodes).assign(gpu_type=types, asked_gpus=np.nan, _slower=slower).reset_index(drop=True)
+    return (
+        _with_nodes(rows, nodes)
+        .assign(gpu_type=types, asked_gpus=np.nan, _slower=slower)
+        .reset_index(drop=True)
+    )
 
 
 def _slower(pool: Pool, pools: Iterable[Pool]) -> float:
@@ -409,7 +413,10 @@ def answer(
                 if seen_only and "asked_gpus" in part:
                     asked = part["asked_gpus"].to_numpy(dtype=float)
                     at_asked = part.assign(gpus=np.where(np.isnan(asked), part["gpus"], asked))
-                    hours = estimator.predict_quantiles(at_asked, LEVELS).to_numpy(dtype=float)
+                    predict = estimator.predict_quantiles
+                    if not np.isnan(limits[at]).all():
+                        predict = getattr(estimator, "predict_work", predict)
+                    hours = predict(at_asked, LEVELS).to_numpy(dtype=float)
                     out.hours[at] = _elsewhere(part, hours, scaling, at, out)
                 else:
                     out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)

@@ -197,11 +197,19 @@ def test_a_step_across_two_hours_takes_the_larger(sample: Site, fitted: dict[str
 
 
 def serving(
-    site: Site, need: float, *, held: tuple[int, ...] = (), left: int | None = None, pool: Pool | None = None, **more: Any
+    site: Site,
+    need: float,
+    *,
+    held: tuple[int, ...] = (),
+    left: int | None = None,
+    pool: Pool | None = None,
+    **more: Any,
 ) -> Decision:
     """What is decided for an app that holds some GPUs and needs so many for ever, with some swaps left."""
     one = pool or Pool(id="a", gpus=16, gpu_type="any")
-    app = App(**{"id": "chat", "pool": "a", "held": held, "capacity": Capacity(units_per_gpu_hour=1.0)} | more)
+    app = App(
+        **{"id": "chat", "pool": "a", "held": held, "capacity": Capacity(units_per_gpu_hour=1.0)} | more
+    )
     swaps = {} if left is None else {"chat": left}
     cluster = Cluster(pools=(one,), apps=(app,))
     state = State.of(cluster, site.requests.head(0), Site.no_running(), site.now, swaps_left=swaps)
@@ -236,7 +244,9 @@ def test_replicas_are_whole_and_on_one_node(sample: Site) -> None:
     assert all(len({gpu // 8 for gpu in one}) == 1 for one in move.replicas)
     assert "GPUs 9, which are no whole replica" in decision.events[-1].text
     commit = decided(decision)["apps"][0]
-    assert commit["replicas"] == move.replicas and commit["enter"] == sorted(set(move.after) - {0, 1, 2, 3, 9})
+    assert commit["replicas"] == move.replicas and commit["enter"] == sorted(
+        set(move.after) - {0, 1, 2, 3, 9}
+    )
 
 
 def test_a_floor_is_held_while_nothing_is_asked_for(sample: Site) -> None:

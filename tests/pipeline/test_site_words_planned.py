@@ -58,7 +58,14 @@ def test_two_apps_on_one_series_get_their_shares_of_it(
     assert ((one + two - whole >= 0) & (one + two - whole <= 1)).all() and (one > two).all()
 
 
-NODES = {"id": "a", "gpus": 16, "gpu_type": "A100-SXM-80GB", "node_size": 8, "placement": "node", "nodes": "a[1-2]"}
+NODES = {
+    "id": "a",
+    "gpus": 16,
+    "gpu_type": "A100-SXM-80GB",
+    "node_size": 8,
+    "placement": "node",
+    "nodes": "a[1-2]",
+}
 
 
 def test_all_that_a_site_states_stands_in_the_problem(
@@ -149,7 +156,18 @@ def test_a_size_that_was_never_seen_is_offered_with_a_stated_scaling_alone(
     _, problem = plan(capsys, folder)
     assert [shape["gpus"] for shape in problem["jobs"][0]["shapes"]] == [4]
     (tmp_path / "policy.json").write_text('{"scaling": 0.5}')
-    call(capsys, "plan", folder, "--out", folder / "plan", "--no-report", "--now", NOW, "--policy", folder / "policy.json")
+    call(
+        capsys,
+        "plan",
+        folder,
+        "--out",
+        folder / "plan",
+        "--no-report",
+        "--now",
+        NOW,
+        "--policy",
+        folder / "policy.json",
+    )
     found = pd.read_csv(folder / "plan" / "estimates.csv").set_index("gpus")
     assert list(found.index) == [2, 4, 8] and list(found["asked"]) == [False, True, False]
     middle = found["hours_q0.5"]
@@ -172,10 +190,19 @@ def test_pools_of_other_types_differ_by_their_data_sheets_with_a_wider_band(
 def test_a_shape_that_its_limit_will_kill_is_worth_next_to_nothing_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, {"pools": [NODES]}, f"j,training,{NOW},4,1800,ann\nk,training,{NOW},4,,ann", ",requested_walltime_s,user")
+    write(
+        tmp_path,
+        {"pools": [NODES]},
+        f"j,training,{NOW},4,1800,ann\nk,training,{NOW},4,,ann",
+        ",requested_walltime_s,user",
+    )
     ended = [f"2026-03-{day:02}T00:00:00Z" for day in range(2, 30)]
-    rows = "".join(f"o{i},training,completed,4,{at},{at},{at[:11]}04:00:00Z,ann\n" for i, at in enumerate(ended))
-    (tmp_path / "jobs.csv").write_text("job_id,kind,status,gpus,submit_time,start_time,end_time,user\n" + rows)
+    rows = "".join(
+        f"o{i},training,completed,4,{at},{at},{at[:11]}04:00:00Z,ann\n" for i, at in enumerate(ended)
+    )
+    (tmp_path / "jobs.csv").write_text(
+        "job_id,kind,status,gpus,submit_time,start_time,end_time,user\n" + rows
+    )
     told, problem = plan(capsys, tmp_path)
     shapes = {job["id"]: job["shapes"][0] for job in problem["jobs"]}
     work = {job["id"]: job["work"] for job in problem["jobs"]}
