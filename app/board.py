@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidegrid.scheduler import Plan, Problem
+import numpy as np
+
+from tidegrid.data.nodelist import as_indices
+from tidegrid.scheduler import Placement, Plan, Pool, Problem
+from tidegrid.scheduler.problem import flat
 
 # one hue a workload kind, told apart by lightness as well, so that the grid reads in grey and by colour-blind eyes
 COLOURS = {
@@ -17,8 +21,10 @@ KIND_NAMES = {
     "batch_inference": "batch inference",
     "quantization": "quantization",
     "realtime": "realtime",
+    "closed": "closed",
 }
 IDLE = "#eef0f2"
+CLOSED = "#9aa3ab"
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,10 @@ class Block:
 
 
 def blocks(problem: Problem, plan: Plan) -> list[Block]:
-    """Return the rectangles of a plan, clipped to the horizon: one a job, and an app's cells merged along steps."""
+    """Return the rectangles of a plan, clipped to the horizon: neighbouring GPUs of a job, and of an app step by step.
+
+    GPUs that are closed and serve nobody are rectangles of kind ``closed``.
+    """
     jobs = {job.id: job for job in problem.jobs}
     apps = {app.id: app for app in problem.apps}
     out = []
@@ -46,32 +55,65 @@ def blocks(problem: Problem, plan: Plan) -> list[Block]:
     shades = {job.id: shade for shade, job in enumerate(problem.jobs)}
     for p in sorted(plan.placements, key=lambda p: (p.start, p.pool, p.first_gpu)):
         job = jobs[p.job]
-        shade = shades[p.job]
         palette = COLOURS.get(job.kind, COLOURS["training"])
+        colour, runs = palette[shades[p.job] % len(palette)], job.running is not None
         steps = min(p.end, problem.steps) - p.start
-        out.append(
-            Block(
-                p.job,
-                job.kind,
-                p.pool,
-                p.first_gpu,
-                p.gpus,
-                p.start,
-                steps,
-                job.priority,
-                job.running is not None,
-                palette[shade % len(palette)],
+        # GPUs of any nodes are several rectangles
+        for first, count in _intervals(list(p.ids)):
+            out.append(
+                Block(p.job, job.kind, p.pool, first, count, p.start, steps, job.priority, runs, colour)
             )
-        )
     for k, entry in enumerate(plan.apps):
         app = apps[entry.app]
         colour = COLOURS["realtime"][(k + 1) % len(COLOURS["realtime"])]
-        for first, count, start, steps in _runs([sorted(cells) for cells in entry.cells]):
+        for first, count, start, steps in _runs([sorted(flat(cells)) for cells in entry.cells]):
             out.append(
                 Block(
                     entry.app, "realtime", app.pool, first, count, start, steps, app.priority, False, colour
                 )
             )
+    return [*out, *_closed(problem, out)]
+
+
+def gpus_text(pool: Pool, p: Placement) -> str:
+    """Return a placement's GPUs in words: by the names or numbers of its nodes where placement is by node."""
+    if not pool.by_node:
+        return f"{'GPU' if p.gpus == 1 else 'GPUs'} {as_indices(p.ids).replace('-', '–')}"
+    on: dict[int, list[int]] = {}
+    node = pool.node_size or pool.gpus
+    for gpu in p.ids:
+        on.setdefault(gpu // node, []).append(gpu % node)
+    names = node_names(pool)
+    return ", ".join(f"{names[k]} GPU {as_indices(ids).replace('-', '–')}" for k, ids in on.items())
+
+
+def node_names(pool: Pool) -> list[str]:
+    """Return the names of a pool's nodes, or "node 0", "node 1", …"""
+    names = (pool.model_extra or {}).get("nodes")
+    count = -(-pool.gpus // (pool.node_size or pool.gpus))
+    if isinstance(names, list) and len(names) == count:
+        return [str(name) for name in names]
+    return [f"node {k}" for k in range(count)]
+
+
+def _closed(problem: Problem, taken: list[Block]) -> list[Block]:
+    """Return the closed GPUs that serve nobody, as rectangles."""
+    out = []
+    for pool in problem.pools:
+        if not pool.closed:
+            continue
+        used = np.zeros((pool.gpus, problem.steps), dtype=bool)
+        for b in taken:
+            if b.pool == pool.id:
+                used[b.first_gpu : b.first_gpu + b.gpus, b.start : b.start + b.steps] = True
+        shut = np.zeros_like(used)
+        for c in pool.closed:
+            shut[slice(*c.gpus), c.start : c.end] = True
+        cells = [np.flatnonzero(column).tolist() for column in (shut & ~used).T]
+        out += [
+            Block("closed", "closed", pool.id, first, count, start, steps, 0, False, CLOSED)
+            for first, count, start, steps in _runs(cells)
+        ]
     return out
 
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from tidegrid.errors import InputError, TidegridError, printable
 from tidegrid.zones import zone_of
+
+if TYPE_CHECKING:
+    from tidegrid.scheduler import Plan, Problem
 
 DONE = 0
 REFUSED = 1
@@ -161,6 +164,13 @@ def progress(description: str, quiet: bool = False, lines: bool = False) -> Iter
         return
     with err.status(escape(visible(description))) as status:
         yield lambda text: status.update(escape(visible(text)))
+
+
+def work_share(problem: "Problem", plan: "Plan") -> str:
+    """Return the work done by the GPU-steps that jobs occupy inside the horizon; a dash where that is not known."""
+    work = plan.metrics.get("work")
+    occupied = sum(p.gpus * max(0, min(p.end, problem.steps) - p.start) for p in plan.placements)
+    return "–" if work is None or not occupied else f"{work / occupied:.2f}"
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tidegrid.app.common import say, say_synthetic, table, tell
+from tidegrid.app.common import say, say_synthetic, table, tell, work_share
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.champions import answering, calendar_of, fit_all, load_estimators, preferred
@@ -16,7 +16,7 @@ from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling.reconcile import lost_jobs, twice_listed
 from tidegrid.pipeline.site import Site
-from tidegrid.scheduler import Plan, solve
+from tidegrid.scheduler import Plan, Problem, solve
 
 BASELINES = ("fifo", "fifo_backfill")
 """What a plan is compared with when it is made; ``tidegrid compare`` shows all modes."""
@@ -155,8 +155,8 @@ def explain_job(site: Site, estimators: Mapping[str, Estimator], job: str) -> st
     return explain_request(row, site.cluster, estimators)
 
 
-def figures(plans: Mapping[str, Plan]) -> list[list[str]]:
-    """Return the comparison as rows of text: mode, utilization, value, gain, shortfall, swaps, placed."""
+def figures(problem: Problem, plans: Mapping[str, Plan]) -> list[list[str]]:
+    """Return the comparison as rows of text, under ``COLUMNS``."""
     fifo = plans.get("fifo")
     base = fifo.metrics["value"] if fifo is not None else 0.0
     rows = []
@@ -165,14 +165,16 @@ def figures(plans: Mapping[str, Plan]) -> list[list[str]]:
         gain = f"{100 * (m['value'] / base - 1):+.1f} %" if base > 0 else "–"
         rows.append(
             [
-                mode, f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", gain, f"{m['objective']:.1f}",
+                mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}", gain, f"{m['objective']:.1f}",
                 f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
             ]
         )  # fmt: skip
     return rows
 
 
-COLUMNS = ["mode", "utilization", "value", "against fifo", "objective", "unmet realtime", "swaps", "placed"]
+COLUMNS = [
+    "mode", "utilization", "work / occupied", "value", "against fifo", "objective", "unmet GPU-steps", "swaps", "placed",
+]  # fmt: skip
 
 
 def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str, Path]:
@@ -206,7 +208,7 @@ def write_planned(result: SitePlan, out: Path, report: bool = True) -> dict[str,
                 title=f"tidegrid: plan of {result.site.now:%Y-%m-%d}",
                 problem=decision.problem,
                 plans=shown,
-                figures=pd.DataFrame(figures(result.plans), columns=COLUMNS),
+                figures=pd.DataFrame(figures(result.decision.problem, result.plans), columns=COLUMNS),
                 etas=decision.etas,
                 unplaced=result.refused,
                 traffic={
@@ -239,7 +241,7 @@ def print_planned(result: SitePlan, files: Mapping[str, Path]) -> None:
         f"{len(problem.apps)} realtime apps, {problem.steps} steps of {problem.step_minutes} min from "
         f"{result.site.now.tz_convert(result.site.cluster.timezone):%Y-%m-%d %H:%M %Z}"
     )
-    table("", COLUMNS, figures(result.plans))
+    table("", COLUMNS, figures(result.decision.problem, result.plans))
     for job, reason in result.refused:
         say(f"refused: {job}: {reason}")
     risks = result.decision.risks

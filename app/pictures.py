@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.app.board import COLOURS, IDLE, KIND_NAMES, Block, blocks
+from tidegrid.app.board import CLOSED, COLOURS, IDLE, KIND_NAMES, Block, blocks, node_names
 from tidegrid.files import writing
-from tidegrid.scheduler import Plan, Problem
+from tidegrid.scheduler import Plan, Pool, Problem
 
 MAX_ROWS = 512
 """A picture shows at most this many GPUs of a pool: below one pixel a row nothing can be read."""
+
+MAX_NAMES = 32
+"""Names of nodes beside a pool."""
+
+LINE = "#5c6670"
 
 
 def grid_png(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Path) -> None:
@@ -42,18 +47,34 @@ def grid_png(problem: Problem, plans: Sequence[tuple[str, Plan]], path: str | Pa
         suffix = f" (first {shown} of {pool.gpus} GPUs)" if shown < pool.gpus else ""
         axis.set_title(f"{title} · {pool.id}{suffix}", loc="left", fontsize=10)
         axis.set_ylabel("GPU")
+        _nodes(axis, pool, shown)
         ticks = np.arange(0, problem.steps + 1, max(1, problem.steps // 12))
         axis.set_xticks(ticks, [f"+{t * problem.step_minutes / 60:g} h" for t in ticks], fontsize=8)
         for spine in axis.spines.values():
             spine.set_visible(False)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[kind][1]) for kind in COLOURS]
+    names = [*(KIND_NAMES[kind] for kind in COLOURS), "closed", "idle"]
+    colours = [*(COLOURS[kind][1] for kind in COLOURS), CLOSED, IDLE]
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours]
     figure.legend(
-        [*handles, plt.Rectangle((0, 0), 1, 1, color=IDLE)], [*KIND_NAMES.values(), "idle"],
-        loc="outside lower center", ncols=5, frameon=False, fontsize=9,
+        handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=9,
     )  # fmt: skip
     with writing(path) as aside:
         figure.savefig(aside, format="png", dpi=110, metadata={"Software": "tidegrid"})
     plt.close(figure)
+
+
+def _nodes(axis: Any, pool: Pool, shown: int) -> None:
+    """Draw a line between nodes, and their names beside it, where placement is by node."""
+    if not pool.by_node or pool.node_size is None:
+        return
+    size, names = pool.node_size, node_names(pool)
+    edges = range(0, shown, size)
+    for first in edges[1:]:
+        axis.axhline(first, color=LINE, linewidth=0.6, zorder=3)
+    every = max(1, len(edges) // MAX_NAMES)
+    labelled = [(first + min(size, shown - first) / 2, names[first // size]) for first in edges[::every]]
+    axis.set_yticks([at for at, _ in labelled], [name for _, name in labelled], fontsize=8)
+    axis.set_ylabel("node")
 
 
 def _draw(axis: Any, block: Block, shown: int) -> None:
@@ -68,10 +89,10 @@ def _draw(axis: Any, block: Block, shown: int) -> None:
             facecolor=block.colour,
             edgecolor="white",
             linewidth=0.8,
-            hatch="///" if block.running else None,
+            hatch="///" if block.running else "xx" if block.kind == "closed" else None,
         )
     )
-    if rows * block.steps >= max(6, shown // 8) and block.steps >= 3:
+    if block.kind != "closed" and rows * block.steps >= max(6, shown // 8) and block.steps >= 3:
         axis.text(
             block.start + block.steps / 2, block.first_gpu + rows / 2, _fit(block.task, block.steps),
             ha="center", va="center", fontsize=7, color="white", clip_on=True,

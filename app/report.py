@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tidegrid.app.board import COLOURS, IDLE, KIND_NAMES, Block, blocks
+from tidegrid.app.board import CLOSED, COLOURS, IDLE, KIND_NAMES, Block, blocks, gpus_text, node_names
 from tidegrid.files import write_text
 from tidegrid.pipeline.etas import start_of
-from tidegrid.scheduler import Placement, Plan, Problem
+from tidegrid.scheduler import Plan, Pool, Problem
 
 PEOPLE = ["job_id", "user", "name"]
 """The columns of a report's ``people``."""
@@ -28,6 +28,9 @@ document.getElementById("find").addEventListener("input", event => {
 });
 </script>"""
 """Filters the rows of the table of jobs."""
+
+MAX_NAMES = 32
+"""Names of nodes beside a pool."""
 
 MAX_ROWS = 512
 """The report draws at most this many GPUs of a pool, and says so."""
@@ -138,7 +141,9 @@ def _to_do(report: Report, plan: Plan) -> str:
     """List what the first step changes: jobs that start, and apps that grow or shrink."""
     waiting = {job.id for job in report.problem.jobs if job.running is None}
     lines = [
-        f"Start {p.job} on {p.pool}, {_gpus(p)}" for p in plan.placements if p.start == 0 and p.job in waiting
+        f"Start {p.job} on {p.pool}, {gpus_text(report.problem.pool_by_id[p.pool], p)}"
+        for p in plan.placements
+        if p.start == 0 and p.job in waiting
     ]
     held = {app.id: len(app.held_gpus) for app in report.problem.apps}
     for name, counts in _held(plan):
@@ -152,11 +157,6 @@ def _to_do(report: Report, plan: Plan) -> str:
 
 def _list(lines: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
-
-
-def _gpus(p: Placement) -> str:
-    last = p.first_gpu + p.gpus - 1
-    return f"GPU {p.first_gpu}" if p.gpus == 1 else f"GPUs {p.first_gpu}–{last}"
 
 
 STATES = ("now", "later", "not in this horizon", "refused", "running")
@@ -240,7 +240,8 @@ def write_page(path: str | Path, title: str, parts: Sequence[str]) -> None:
 def _key() -> str:
     kinds = [(KIND_NAMES[kind], COLOURS[kind][1]) for kind in COLOURS]
     items = "".join(
-        f'<span><i style="background:{c}"></i>{name}</span>' for name, c in [*kinds, ("idle", IDLE)]
+        f'<span><i style="background:{c}"></i>{name}</span>'
+        for name, c in [*kinds, ("closed", CLOSED), ("idle", IDLE)]
     )
     return f'<p class="key">{items}<span>▒ already running: dotted outline</span></p>'
 
@@ -281,7 +282,9 @@ def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, name: st
         z[rows, columns] = code[b.colour]
         state = ", running" if b.running else ""
         text[rows, columns] = (
-            f"{html.escape(b.task)} ({KIND_NAMES.get(b.kind, b.kind)}, priority {b.priority:g}{state})"
+            "closed"
+            if b.kind == "closed"
+            else f"{html.escape(b.task)} ({KIND_NAMES.get(b.kind, b.kind)}, priority {b.priority:g}{state})"
         )
     top = max(1, len(palette) - 1)
     edges = [(i + e) / (top + 1) for i in range(top + 1) for e in (0, 1)]
@@ -299,11 +302,24 @@ def _grid(report: Report, title: str, plan: Plan, pool: str, gpus: int, name: st
         "height": int(min(900, 110 + max(8, shown) * (24 if shown <= 16 else 10))),
         "xaxis": {"range": [0, steps], "tickvals": list(range(0, steps + 1, every)),
                   "ticktext": times[:: every], "showgrid": False, "zeroline": False},
-        "yaxis": {"range": [shown, 0], "title": {"text": "GPU"}, "showgrid": False, "zeroline": False},
+        "yaxis": {"range": [shown, 0], "title": {"text": "GPU"}, "showgrid": False, "zeroline": False}
+                 | _nodes(report.problem.pool_by_id[pool], shown),
         "shapes": [_outline(b, shown) for b in mine] if len(mine) <= 600 else [],
-        "annotations": [_name(b, shown) for b in mine if _readable(b, shown)],
+        "annotations": [_name(b, shown) for b in mine if b.kind != "closed" and _readable(b, shown)],
     }  # fmt: skip
     return figure_html([heat], layout, name)
+
+
+def _nodes(pool: Pool, shown: int) -> dict[str, Any]:
+    """Return what an axis of GPUs shows instead where placement is by node: their names."""
+    if not pool.by_node or pool.node_size is None:
+        return {}
+    size, names = pool.node_size, node_names(pool)
+    first = list(range(0, shown, size))[:: max(1, shown // size // MAX_NAMES)]
+    return {
+        "title": {"text": "node"}, "tickvals": [at + min(size, shown - at) / 2 for at in first],
+        "ticktext": [html.escape(names[at // size]) for at in first],
+    }  # fmt: skip
 
 
 def _outline(b: Block, shown: int) -> dict[str, Any]:
@@ -378,7 +394,7 @@ def _traffic(report: Report, app: str, place: int) -> str:
 
 
 def _held(plan: Plan) -> list[tuple[str, list[int]]]:
-    return [(entry.app, [len(cells) for cells in entry.cells]) for entry in plan.apps]
+    return [(entry.app, entry.counts()) for entry in plan.apps]
 
 
 def _records(records: Sequence[Any], otherwise: str) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 
 from tidegrid.data.instants import as_instant
+from tidegrid.data.nodelist import as_indices
 from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import CONTROL, InputError, printable
 
@@ -141,6 +142,13 @@ class Pool(Record):
         """Return the name of the node that a GPU is on; its number where nodes have no names."""
         node = gpu // (self.node_size or self.gpus)
         return self.nodes[node] if self.nodes else str(node)
+
+    def held(self, gpus: Iterable[int]) -> str:
+        """Return GPUs by their nodes as a table of running jobs has them, such as ``a1:0-3,6 a2:0``."""
+        size, by_node = self.node_size or self.gpus, dict[int, list[int]]()
+        for gpu in sorted(gpus):
+            by_node.setdefault(gpu // size, []).append(gpu % size)
+        return " ".join(f"{self.node_of(node * size)}:{as_indices(on)}" for node, on in by_node.items())
 
     def within(self, names: Iterable[str]) -> list[tuple[int, int]]:
         """Return the GPUs of some nodes as ranges ``(first GPU, GPUs)``, neighbours joined; other names are ignored."""

@@ -379,6 +379,7 @@ RUNNING = Table(
         Column("start_time", "instant", required=True, doc="when it started"),
         *_WHO,
         _TENANT,
+        Column("array", "text", always=False, doc="the array of jobs that it belongs to"),
         _GPU_TYPE,
         _WALLTIME,
         *_SITE,

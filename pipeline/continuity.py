@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from tidegrid.scheduler import AppCells, Placement, Plan, Problem, check, solve
+from tidegrid.scheduler.problem import flat
 
 TOLD_FIRST = 1000.0
 """By how much a place that was told outweighs a new one: more than any priorities differ."""
@@ -45,7 +46,7 @@ def continued(
             placed.append(spot._replace(start=0, steps=job["running"]["remaining"]))
             continue
         placed.append(spot)
-        job["shapes"] = [{"pool": spot.pool, "gpus": spot.gpus, "steps": spot.steps}]
+        job["shapes"] = [_pinned(shape, spot) for shape in job["shapes"] if _is_of(shape, spot)][:1]
         job["earliest"], job["deadline"] = spot.start, spot.start + spot.steps
         job.pop("requested", None)
         # what was told comes before all that is new
@@ -61,21 +62,40 @@ def continued(
     return plan.with_metrics(figures)
 
 
+def _is_of(shape: dict[str, Any], spot: Placement) -> bool:
+    return (shape["pool"], shape["gpus"], shape["steps"]) == (spot.pool, spot.gpus, spot.steps)
+
+
+def _pinned(shape: dict[str, Any], spot: Placement) -> dict[str, Any]:
+    """Return a shape that can lie nowhere but on the GPUs of its spot."""
+    runs: list[list[int]] = []
+    for gpu in spot.ids:
+        if runs and sum(runs[-1]) == gpu:
+            runs[-1][1] += 1
+        else:
+            runs.append([gpu, 1])
+    return {**shape, "within": runs}
+
+
 def _unchanged(last: Kept, problem: Problem, spots: dict[str, Placement], k: int) -> bool:
     for job in problem.jobs:
         before, spot = last.problem.job_by_id.get(job.id), spots.get(job.id)
         if before is None:
             return False
         if job.running is not None:
-            if spot is None or (spot.pool, spot.first_gpu) != (job.running.pool, job.running.first_gpu):
+            if spot is None or (spot.pool, tuple(spot.ids)) != (job.running.pool, tuple(job.running.ids)):
                 return False
             if (
                 max(1, spot.start + spot.steps) != job.running.remaining
                 and spot.steps != job.running.remaining
             ):
                 return False
-        elif before.shapes != job.shapes or (spot is not None and spot.start < 0):
+        elif (before.shapes, before.after, before.work) != (job.shapes, job.after, job.work):
             return False
+        elif spot is not None and spot.start < 0:
+            return False
+    if last.problem.tenants != problem.tenants or last.problem.groups != problem.groups:
+        return False
     here = {job.id for job in problem.jobs}
     # a job that is gone must have ended when it was planned to
     if any(job not in here and spot.start + spot.steps > 0 for job, spot in spots.items()):
@@ -97,12 +117,7 @@ def _cells(last: Kept, problem: Problem, placed: list[Placement], k: int) -> lis
         moved = [list(held) for held in cells[k:]]
         while len(moved) < problem.steps:
             t = len(moved)
-            taken = {
-                gpu
-                for p in placed
-                if p.pool == pools[name] and p.start <= t < p.end
-                for gpu in range(p.first_gpu, p.first_gpu + p.gpus)
-            }
-            moved.append([gpu for gpu in (moved[-1] if moved else []) if gpu not in taken])
+            taken = {gpu for p in placed if p.pool == pools[name] and p.start <= t < p.end for gpu in p.ids}
+            moved.append([one for one in (moved[-1] if moved else []) if taken.isdisjoint(flat([one]))])
         out.append(AppCells(name, moved))
     return out

@@ -1,6 +1,6 @@
 """The one pure function that decides: a state and a forecaster in, what starts and what moves out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,39 +8,55 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.nodelist import as_indices
 from tidegrid.pipeline.bands import Widths
 from tidegrid.pipeline.continuity import Kept, continued
-from tidegrid.pipeline.demand import Demand, planned_gpus
 from tidegrid.pipeline.etas import deadline_risks, eta_table
 from tidegrid.pipeline.forecast import Forecast, Forecaster
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.problem import build_problem, not_stated
+from tidegrid.pipeline.problem import build_problem, held_back
 from tidegrid.pipeline.records import Event, iso
-from tidegrid.pipeline.risks import coverage, unmet
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
-from tidegrid.swaps import swap_cost
 
 
 @dataclass(frozen=True)
 class Start:
-    """A job to start now, and its block."""
+    """A job to start now, and its GPUs.
+
+    Attributes
+    ----------
+    first_gpu, gpus
+        The lowest index, and how many: a block where placement is in a line.
+    gpu_ids
+        All of them as indices in the pool, ascending.
+    nodes
+        The names of the nodes that they lie on, in order; empty where the pool's nodes have no names.
+    """
 
     job: str
     pool: str
     first_gpu: int
     gpus: int
+    gpu_ids: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Move:
-    """An app's GPUs before and from now on, and the swaps that this takes."""
+    """An app's GPUs before and from now on, replica after replica, and the swaps that this takes."""
 
     app: str
     pool: str
     before: tuple[int, ...]
     after: tuple[int, ...]
     swaps: int
+    replica: int = 1
+
+    @property
+    def replicas(self) -> list[list[int]]:
+        """The replicas from now on, each as its GPUs."""
+        return [list(self.after[i : i + self.replica]) for i in range(0, len(self.after), self.replica)]
 
 
 @dataclass(frozen=True)
@@ -87,19 +103,23 @@ class Decision:
 
     @cached_property
     def explained(self) -> Plan:
-        """The plan with its explanations in the cluster's time zone; its risks count the true need."""
-        zone = self.state.cluster.timezone
-        return explain(self.problem, self.plan, zone).with_extra(risks=self.risks)
-
-    @cached_property
-    def risks(self) -> list[dict[str, Any]]:
-        """Where apps are short of what they truly need."""
-        return coverage(self.problem, self.plan, self.forecast.demand, self.state)
+        """The plan with its explanations in the cluster's time zone."""
+        return explain(self.problem, self.plan, self.state.cluster.timezone)
 
     @property
+    def risks(self) -> list[dict[str, Any]]:
+        """Where apps are short or below their floor, and which jobs may not survive."""
+        return list(self.explained.extra["risks"])
+
+    @cached_property
     def unmet(self) -> int:
-        """GPU-steps of true need inside the horizon that the plan leaves unmet."""
-        return unmet(self.problem, self.plan, self.forecast.demand)
+        """GPU-steps of need inside the horizon that the plan leaves unmet."""
+        demand = {app.id: app.demand for app in self.problem.apps}
+        return sum(
+            max(0, need - held)
+            for entry in self.plan.apps
+            for need, held in zip(demand[entry.app], entry.counts(), strict=False)
+        )
 
     @cached_property
     def refused(self) -> list[tuple[str, str]]:
@@ -120,7 +140,13 @@ class Decision:
     def not_looked_at(self) -> list[str]:
         """Waiting jobs that were left out because more go first than one decision looks at."""
         known = {*self.problem.job_by_id, *self.forecast.estimates.refused["job_id"].astype(str)}
+        known |= set(self.held_back)
         return [job for job in self.state.requests["job_id"].astype(str) if job not in known]
+
+    @cached_property
+    def held_back(self) -> dict[str, str]:
+        """Waiting jobs that were left out because one that they come after is, and which that is."""
+        return held_back(self.state, self.problem.job_by_id)
 
     @cached_property
     def deadlines(self) -> list[str]:
@@ -172,13 +198,9 @@ def decide(
         plan = continued(last, state.now, problem, seed, options)
     if plan is None:
         plan = solve(problem, decider, time_limit=time_limit, seed=seed, **options)
-    moves, put_off = _moves(state, problem, plan, forecast.demand)
+    moves, put_off = _moves(state, problem, plan)
     events = [*forecast.events, *put_off]
-    unheeded = not_stated(state)
-    if unheeded:
-        text = f"not planned by yet, though the site states it: {'; '.join(unheeded)}"
-        events.append(Event("not heeded", "site", text))
-    starts = _starts(problem, plan, moves)
+    starts = _starts(state, problem, plan, moves)
     if state.age() > pd.Timedelta(hours=how.stale_hours):
         starts = []
         text = (
@@ -191,66 +213,126 @@ def decide(
     )
 
 
-def _moves(state: State, problem: Problem, plan: Plan, demand: Demand) -> tuple[list[Move], list[Event]]:
-    """Return each app's GPUs from now on, within the swaps that are left, and what was put off.
-
-    An app without swaps left keeps its GPUs, and so does one that was to get some of those.
-    """
-    before = {app.id: set(state.holds(app)) for app in state.cluster.apps}
+def _moves(state: State, problem: Problem, plan: Plan) -> tuple[list[Move], list[Event]]:
+    """Return each app's GPUs from now on, as far as the swaps that are left allow, and what was put off."""
+    before = {app.id: [tuple(one) for one in state.working(app)] for app in state.cluster.apps}
+    after = {entry.app: _replicas(entry.cells[0]) for entry in plan.apps}
     pool = {app.id: app.pool for app in state.cluster.apps}
-    left = {app.id: state.may_swap(app) for app in state.cluster.apps}
-    after = {entry.app: set(entry.cells[0]) for entry in plan.apps}
-    events = []
-    for app in state.cluster.apps:
-        cap, most = app.swap_cap, left[app.id]
-        if cap is None or most is None:
-            continue
-        swaps, used = (
-            swap_cost(before[app.id], after[app.id]),
-            f"{cap - most} of {cap} swaps of the step from ",
+    events = [
+        Event(
+            "loose GPUs",
+            name,
+            f"{name} holds GPUs {as_indices(gpus)}, which are no whole replica: they are freed",
         )
-        used += f"{iso(state.now.floor(pd.Timedelta(minutes=problem.step_minutes)))} are used"
-        need = demand.gpus[app.id].tolist()
-        wanted, gets = planned_gpus(need, cap, len(before[app.id]))[0], problem.app_by_id[app.id].demand[0]
-        if swaps > most:
-            text = f"{app.id} keeps its {len(before[app.id])} GPUs: {used}, and {swaps} more were wanted"
-            events.append(Event("swap put off", app.id, text))
-            after[app.id] = before[app.id]
-        elif wanted > gets:
-            text = f"{app.id} gets {gets} of {wanted} GPUs: {used}"
-            events.append(Event("swap put off", app.id, text))
-    while True:
-        kept = [app for app in after if after[app] == before[app]]
-        refused = [
-            app
-            for app, gpus in after.items()
-            if app not in kept
-            and any(pool[other] == pool[app] and not before[other].isdisjoint(gpus) for other in kept)
-        ]
-        if not refused:
-            break
-        for name in refused:
-            text = f"{name} keeps its GPUs: another app keeps some that it was to get"
-            events.append(Event("swap put off", name, text))
-            after[name] = before[name]
+        for name, gpus in state.loose().items()
+    ]
+    forced = {app.id: _forced(problem, app.pool, before[app.id]) for app in state.cluster.apps}
+    for app in state.cluster.apps:
+        cap, most, size = app.swap_cap, state.may_swap(app), app.capacity.gpus_per_replica
+        old, new = before[app.id], after[app.id]
+        if cap is None or most is None or _swaps(old, new, forced[app.id], size) <= most:
+            continue
+        after[app.id] = _partly(old, new, forced[app.id], most // size)
+        window = iso(state.now.floor(pd.Timedelta(minutes=problem.step_minutes)))
+        text = (
+            f"{app.id} gets {size * len(after[app.id])} of {size * len(new)} GPUs: {cap - most} of {cap} swaps of the "
+            f"step from {window} are used"
+        )
+        if len(after[app.id]) >= len(new):
+            text = (
+                f"{app.id} keeps {size * len(after[app.id])} GPUs where {size * len(new)} were planned: {cap - most} of "
+                f"{cap} swaps of the step from {window} are used"
+            )
+        events.append(Event("swap put off", app.id, text))
+    events += _settled(before, after, pool)
     return [
         Move(
-            name,
-            pool[name],
-            tuple(sorted(before[name])),
-            tuple(sorted(after[name])),
-            swap_cost(before[name], after[name]),
+            app.id,
+            app.pool,
+            tuple(gpu for gpu in app.held if gpu not in state.cluster.pool(app.pool).down),
+            tuple(gpu for one in after[app.id] for gpu in one),
+            _swaps(before[app.id], after[app.id], forced[app.id], app.capacity.gpus_per_replica),
+            app.capacity.gpus_per_replica,
         )
-        for name in after
+        for app in state.cluster.apps
     ], events
 
 
-def _starts(problem: Problem, plan: Plan, moves: Sequence[Move]) -> list[Start]:
-    kept = {(move.pool, gpu) for move in moves for gpu in move.after}
-    return [
-        Start(p.job, p.pool, p.first_gpu, p.gpus)
-        for p in sorted(plan.placements, key=lambda p: (p.pool, p.first_gpu))
-        if p.start == 0
-        and problem.job_by_id[p.job].running is None
-        and not any((p.pool, gpu) in kept for gpu in range(p.first_gpu, p.first_gpu + p.gpus))
-    ]
+Replica = tuple[int, ...]
+
+
+def _replicas(cells: Sequence[Any]) -> list[Replica]:
+    return [(one,) if isinstance(one, int) else tuple(one) for one in cells]
+
+
+def _forced(problem: Problem, pool: str, held: Sequence[Replica]) -> set[Replica]:
+    """Return the replicas that have to leave now because a GPU of theirs is closed."""
+    shut = [c.gpus for c in problem.pool_by_id[pool].closed or () if c.kind == "down" and c.start == 0]
+    return {one for one in held if any(first <= gpu < last for first, last in shut for gpu in one)}
+
+
+def _swaps(before: Sequence[Replica], after: Sequence[Replica], forced: set[Replica], size: int) -> int:
+    """Return the GPUs that enter and leave; what has to leave costs nothing."""
+    old, new = {frozenset(one) for one in before}, {frozenset(one) for one in after}
+    free = {frozenset(one) for one in forced}
+    return size * (len(new - old) + len(old - new - free))
+
+
+def _partly(
+    before: Sequence[Replica], after: Sequence[Replica], forced: set[Replica], most: int
+) -> list[Replica]:
+    """Return the replicas after at most so many have entered or left, nearest to the number that was planned."""
+    kept = [one for one in before if one not in forced]
+    if len(after) > len(kept):
+        new = [one for one in after if one not in before]
+        return kept + new[: min(most, len(after) - len(kept))]
+    going = [one for one in kept if one not in after][: min(most, len(kept) - len(after))]
+    return [one for one in kept if one not in going]
+
+
+def _settled(
+    before: Mapping[str, Sequence[Replica]], after: dict[str, list[Replica]], pool: Mapping[str, str]
+) -> list[Event]:
+    """Let no app enter a GPU that another one was to leave and keeps; it keeps one of its own instead."""
+    events: dict[str, Event] = {}
+    again = True
+    while again:
+        again = False
+        for name, wanted in after.items():
+            taken = {
+                gpu
+                for other, held in after.items()
+                if other != name and pool[other] == pool[name]
+                for one in held
+                if one in before[other]
+                for gpu in one
+            }
+            stuck = [one for one in wanted if one not in before[name] and not taken.isdisjoint(one)]
+            if not stuck:
+                continue
+            again = True
+            kept = [one for one in before[name] if one not in wanted][: len(stuck)]
+            after[name] = [one for one in wanted if one not in stuck] + kept
+            text = (
+                f"{name} enters {sum(map(len, stuck))} GPUs later: another app keeps those that it was to get"
+            )
+            events[name] = Event("swap put off", name, text)
+    return list(events.values())
+
+
+def _starts(state: State, problem: Problem, plan: Plan, moves: Sequence[Move]) -> list[Start]:
+    kept: dict[str, set[int]] = {}
+    for move in moves:
+        kept.setdefault(move.pool, set()).update(move.after)
+    out = []
+    for p in sorted(plan.placements, key=lambda p: (p.pool, p.first_gpu)):
+        if (
+            p.start
+            or problem.job_by_id[p.job].running is not None
+            or not kept.get(p.pool, set()).isdisjoint(p.ids)
+        ):
+            continue
+        pool, ids = state.cluster.pool(p.pool), tuple(p.ids)
+        nodes = tuple(dict.fromkeys(pool.node_of(gpu) for gpu in ids)) if pool.nodes else ()
+        out.append(Start(p.job, p.pool, p.first_gpu, p.gpus, ids, nodes))
+    return out

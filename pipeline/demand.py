@@ -1,4 +1,4 @@
-"""From traffic to GPUs: what each app needs a step, and what its swap cap lets it be planned for."""
+"""From traffic to GPUs: what each app needs a step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tidegrid.data import App
-from tidegrid.estimators.realtime.capacity import PATIENCE, Capacity, ramp
+from tidegrid.estimators.realtime.capacity import Capacity
 from tidegrid.pipeline.policy import Policy
 
 HOUR = pd.Timedelta(hours=1)
@@ -76,31 +76,6 @@ def demand_of(
             whole = np.maximum(whole, hourly[np.minimum(first + further, last)])
         gpus[app] = whole.astype(np.int64)
     return Demand(traffic, gpus)
-
-
-def planned_gpus(need: Sequence[int], swap_cap: int | None, held: int, left: int | None = None) -> list[int]:
-    """Return the GPUs a step that an app is planned for: its need under its swap cap, from what it holds now.
-
-    A ramp that the cap forbids starts earlier. Where a part of the step's swaps is used already, step 0 keeps within
-    what is left, and the rest is put off as far as it can be had from there, or the planner would enter GPUs ahead of
-    need.
-
-    Parameters
-    ----------
-    need
-        GPUs that each step needs.
-    swap_cap
-        GPUs that may enter or leave between two steps; None for no cap.
-    held
-        GPUs held now.
-    left
-        Swaps that are left before step 1; the cap where None.
-    """
-    curve = ramp(need, swap_cap, held, patience=PATIENCE)
-    if swap_cap is None or left is None or left >= swap_cap:
-        return curve
-    first = min(max(curve[0], held - left), held + left)
-    return [first, *ramp(curve[1:], swap_cap, first)]
 
 
 def gpus_needed(app: App, units: npt.ArrayLike) -> np.ndarray:

@@ -3,16 +3,19 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.data import Cluster, Pool, block_size, request_features
+from tidegrid.data.nodelist import nodes_of
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
 from tidegrid.estimators.base import checked_features, lacking
 from tidegrid.estimators.conditional import remaining_quantiles
+from tidegrid.estimators.gpus import find
 from tidegrid.estimators.recurring import RecurringJobEstimator
 
 LEVELS = (0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.975)
@@ -27,7 +30,19 @@ SHOWN = 0.9
 CAPPED = "hours end at the requested time limit"
 """The note of an estimate whose shown quantiles are cut to the time limit that the job asked for."""
 
-_COLUMNS = ("job_id", "pool", "gpus", "estimator", "basis", "note")
+LEAST_SUCCESS = 0.01
+"""The chance to end inside a time limit that is below every quantile: worth next to nothing, and not nothing."""
+
+SCALING_DOUBT = 0.25
+"""How far the exponent of a stated scaling may be off, as a standard deviation: most of what is published on data
+parallel training lies between 0.5 and 1."""
+
+SHEET_DOUBT = 0.5
+"""How far the ratio of two GPU types may be off, as a standard deviation of its logarithm over the logarithm that their
+data sheets give: jobs that wait for memory or input gain half as much."""
+
+_COLUMNS = ("job_id", "pool", "gpus", "nodes", "asked", "estimator", "basis", "note")
+_DTYPES = {"gpus": np.int64, "nodes": np.int64, "asked": np.bool_}
 
 FALLBACK = "recurring"
 """The estimator that needs nothing but a job's past: it answers where no other can."""
@@ -40,27 +55,41 @@ class Estimates:
     Attributes
     ----------
     columns : dict of str to ndarray
-        One entry for each (job, pool, GPUs) that is possible: ``job_id``, ``pool``, ``gpus`` (the block, a power of
-        two), ``estimator``, ``basis``, ``note`` (why another estimator did not answer, and whether the requested time
-        limit cuts the quantiles).
-    quantiles : ndarray of shape (entries, levels)
-        Quantiles of the duration in hours at ``LEVELS``.
+        One entry for each (job, pool, GPUs) that is possible: ``job_id``, ``pool``, ``gpus`` (that it holds),
+        ``nodes`` (on how many nodes), ``asked`` (whether it is the size asked for), ``estimator``, ``basis``, ``note``
+        (why another estimator did not answer, and whether the requested time limit cuts the quantiles).
+    work : ndarray of shape (entries, levels)
+        Quantiles at ``LEVELS`` of the hours that the work takes, whatever the time limit.
+    limits : ndarray of shape (entries,)
+        The requested time limits in hours, NaN for none.
     reasons
         Why a job has no possible shape, by its id.
     """
 
     columns: Mapping[str, np.ndarray]
-    quantiles: np.ndarray
+    work: np.ndarray
+    limits: np.ndarray
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
+    def quantiles(self) -> np.ndarray:
+        """Quantiles of the hours for which GPUs are held, which end at the time limit; shape (entries, levels)."""
+        return np.fmin(self.work, self.limits[:, None])
+
+    @cached_property
+    def success(self) -> np.ndarray:
+        """The chance that each entry ends inside its time limit, ``LEAST_SUCCESS`` to 1; shape (entries,)."""
+        return chance_within(self.work, self.limits)
+
+    @cached_property
     def shapes(self) -> pd.DataFrame:
-        """One row for each possible (job, pool, GPUs), on a fresh index: ``columns``, and the mean as ``mean_h``."""
-        return pd.DataFrame({**self.columns, "mean_h": self.quantiles @ MEAN_WEIGHTS})
+        """One row for each possible (job, pool, GPUs), on a fresh index: ``columns``, ``mean_h`` and ``success``."""
+        mean = self.quantiles @ MEAN_WEIGHTS
+        return pd.DataFrame({**self.columns, "mean_h": mean, "success": self.success})
 
     @cached_property
     def hours(self) -> pd.DataFrame:
-        """Quantiles of the duration in hours, on the index of ``shapes``, one column for each of ``LEVELS``."""
+        """Quantiles of the hours held, on the index of ``shapes``, one column for each of ``LEVELS``."""
         return pd.DataFrame(self.quantiles, columns=pd.Index(LEVELS, name="level"))
 
     @cached_property
@@ -79,20 +108,21 @@ class Estimates:
         return out
 
     def at(self, level: float) -> pd.Series:
-        """Return the hours at a quantile level, interpolated in log time between the levels carried."""
+        """Return the hours held at a quantile level, interpolated in log time between the levels carried."""
         return pd.Series(interpolate(self.quantiles, level), name="hours")
 
     @classmethod
     def none(cls) -> "Estimates":
         """Return the estimates of no job."""
-        columns = {name: np.empty(0, np.int64 if name == "gpus" else object) for name in _COLUMNS}
-        return cls(columns, np.empty((0, len(LEVELS))))
+        columns = {name: np.empty(0, _DTYPES.get(name, object)) for name in _COLUMNS}
+        return cls(columns, np.empty((0, len(LEVELS))), np.empty(0))
 
     def joined(self, more: "Estimates") -> "Estimates":
         """Return these estimates and those of other jobs."""
         return Estimates(
             {name: np.concatenate([self.columns[name], more.columns[name]]) for name in _COLUMNS},
-            np.concatenate([self.quantiles, more.quantiles]),
+            np.concatenate([self.work, more.work]),
+            np.concatenate([self.limits, more.limits]),
             {**self.reasons, **more.reasons},
         )
 
@@ -101,12 +131,14 @@ class Estimates:
         wanted = list(jobs)
         at = [k for job in wanted for k in self.rows.get(job, ())]
         reasons = {job: self.reasons[job] for job in wanted if job in self.reasons}
-        return Estimates(
-            {name: column[at] for name, column in self.columns.items()}, self.quantiles[at], reasons
-        )
+        return self._take(at, reasons)
+
+    def _take(self, at: Any, reasons: Mapping[str, str]) -> "Estimates":
+        columns = {name: column[at] for name, column in self.columns.items()}
+        return Estimates(columns, self.work[at], self.limits[at], reasons)
 
     def by_shape(self) -> dict[tuple[str, str, int], np.ndarray]:
-        """Return the quantiles by (job, pool, GPUs)."""
+        """Return the quantiles of the hours held by (job, pool, GPUs)."""
         keys = zip(*(self.columns[name].tolist() for name in ("job_id", "pool", "gpus")), strict=True)
         return dict(zip(keys, self.quantiles, strict=True))
 
@@ -130,18 +162,77 @@ def interpolate(hours: np.ndarray, level: float) -> np.ndarray:
     return np.exp(logs[:, 0] + share * (logs[:, 1] - logs[:, 0]))
 
 
+def chance_within(hours: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return the chance of each row of quantiles at ``LEVELS`` to lie within its limit; 1 where that is NaN.
+
+    Interpolated in log time; ``LEAST_SUCCESS`` below all quantiles, and 1 from the highest on.
+    """
+    out = np.ones(len(hours))
+    at = np.flatnonzero(~np.isnan(limits))
+    if not len(at):
+        return out
+    logs, limit = np.log(np.maximum(hours[at], 1e-9)), np.log(np.maximum(limits[at], 1e-9))[:, None]
+    within = (logs <= limit + 1e-12).sum(axis=1)
+    right = np.clip(within, 1, len(LEVELS) - 1)
+    rows, levels = np.arange(len(at)), np.array(LEVELS)
+    low, high = logs[rows, right - 1], logs[rows, right]
+    share = np.clip((limit[:, 0] - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
+    inside = levels[right - 1] + share * (levels[right] - levels[right - 1])
+    out[at] = np.where(within == 0, LEAST_SUCCESS, np.where(within == len(LEVELS), 1.0, inside))
+    return out
+
+
+def laid(pool: Pool, gpus: int) -> tuple[int, int]:
+    """Return the GPUs that a request of so many holds in a pool, and on how many nodes.
+
+    In a line the next power of two. By node, that many evenly on as few nodes as hold them or one less than twice as
+    many; where they do not lie evenly on so many, the next larger number that does.
+
+    Examples
+    --------
+    >>> node = Pool(id="a", gpus=64, gpu_type="A100-SXM-80GB", node_size=8, placement="node")
+    >>> [laid(node, gpus) for gpus in (3, 9, 11, 24)]
+    [(3, 1), (9, 3), (12, 2), (24, 3)]
+    """
+    if pool.placement != "node" or pool.node_size is None:
+        return block_size(gpus), 1
+    fewest = -(-gpus // pool.node_size)
+    for nodes in range(fewest, 2 * fewest):
+        if gpus % nodes == 0:
+            return gpus, nodes
+    return -(-gpus // fewest) * fewest, fewest
+
+
+def _sizes(pool: Pool, asked: int, low: int, high: int) -> list[tuple[int, int, bool]]:
+    """Return the sizes that a request is offered in a pool: the GPUs that it counts, those that it holds, if asked."""
+    if pool.placement != "node":
+        mine = block_size(asked)
+        # a request of 6 GPUs holds a block of 8 and runs on 6
+        return [(asked if size == mine else size, size, size == mine) for size in block_sizes(low, high)]
+    out = {laid(pool, asked)[0]: (asked, True)}
+    for size in (low, *block_sizes(low, high), high):
+        if low <= size <= high:
+            out.setdefault(laid(pool, size)[0], (size, False))
+    return [(counted, held, mine) for held, (counted, mine) in sorted(out.items())]
+
+
 def block_sizes(low: int, high: int) -> list[int]:
     """Return the powers of two from the first at or above ``low`` up to the last that holds ``high``."""
     first, last = block_size(low), block_size(max(low, high))
     return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]
 
 
-def estimate_jobs(requests: pd.DataFrame, cluster: Cluster, estimators: Mapping[str, Estimator]) -> Estimates:
+def estimate_jobs(
+    requests: pd.DataFrame,
+    cluster: Cluster,
+    estimators: Mapping[str, Estimator],
+    scaling: float | None = None,
+) -> Estimates:
     """Estimate every request at every GPU count that it allows, in every pool that can hold it.
 
     See :func:`estimate`.
     """
-    return estimate(requests, pd.DataFrame(), cluster, estimators)[0]
+    return estimate(requests, pd.DataFrame(), cluster, estimators, scaling=scaling)[0]
 
 
 def estimate(
@@ -151,6 +242,7 @@ def estimate(
     estimators: Mapping[str, Estimator],
     brief: bool = False,
     features: pd.DataFrame | None = None,
+    scaling: float | None = None,
 ) -> tuple[Estimates, np.ndarray, list[str]]:
     """Estimate requests at every shape that they allow, and running jobs at their block, in one pass.
 
@@ -166,6 +258,8 @@ def estimate(
         Whether to leave out which rung of an estimator's own ladder answers: ``basis`` is then empty.
     features
         What estimators read of the requests, where that is known already.
+    scaling
+        As in :class:`~tidegrid.pipeline.policy.Policy`.
 
     Returns
     -------
@@ -188,25 +282,28 @@ def estimate(
         rows = pd.concat([rows, under_way], ignore_index=True) if asked else under_way
     if rows.empty:
         return replace(Estimates.none(), reasons=refused), np.empty((0, len(LEVELS))), []
-    answered = answer(rows, estimators, brief)
+    answered = answer(rows, estimators, brief, scaling)
+    own = rows.head(asked) if asked else _no_candidates()
     columns = {
-        "job_id": rows["job_id"].to_numpy(dtype=object)[:asked].astype(str).astype(object),
-        "pool": rows["_pool"].to_numpy(dtype=object)[:asked] if asked else np.empty(0, object),
-        "gpus": rows["_block"].to_numpy(dtype=float)[:asked].astype(np.int64) if asked else np.empty(0, int),
+        "job_id": own["job_id"].to_numpy(dtype=object).astype(str).astype(object),
+        "pool": own["_pool"].to_numpy(dtype=object),
+        "gpus": own["_block"].to_numpy(dtype=float).astype(np.int64),
+        "nodes": own["_nodes"].to_numpy(dtype=float).astype(np.int64),
+        "asked": own["_asked"].to_numpy(dtype=bool),
         "estimator": answered.estimator[:asked],
         "basis": answered.basis[:asked],
         "note": answered.note[:asked],
     }
     possible = answered.feasible[:asked]
-    found = Estimates(columns, answered.hours[:asked])
+    found = Estimates(columns, answered.hours[:asked], answered.limits[:asked])
     if not possible.all():
         for job, at in found.rows.items():
             if not possible[at].any():
                 refused[job] = str(answered.reason[at[-1]])
-        kept = {name: column[possible] for name, column in columns.items()}
-        found = Estimates(kept, found.quantiles[possible])
+        found = found._take(possible, {})
     notes = sorted(set(answered.note.tolist()) - {""})
-    return replace(found, reasons=refused), answered.hours[asked:], notes
+    whole = np.fmin(answered.hours[asked:], answered.limits[asked:, None])
+    return replace(found, reasons=refused), whole, notes
 
 
 def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
@@ -214,7 +311,28 @@ def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
     pools = [cluster.pool(name) for name in running["pool"].tolist()]
     rows = request_features(running)
     nodes = np.array([float(pool.gpus_per_node or pool.node_size or np.nan) for pool in pools])
-    return _with_nodes(rows, nodes).assign(gpu_type=[pool.gpu_type for pool in pools]).reset_index(drop=True)
+    said = running["gpu_type"].tolist() if "gpu_type" in running else [""] * len(pools)
+    slower = [
+        _slower(pool, cluster.pools) if not str(one) else 1.0 for pool, one in zip(pools, said, strict=True)
+    ]
+    types = [pool.gpu_type for pool in pools]
+    return (
+        _with_nodes(rows, nodes)
+        .assign(gpu_type=types, asked_gpus=np.nan, _slower=slower)
+        .reset_index(drop=True)
+    )
+
+
+def _slower(pool: Pool, pools: Iterable[Pool]) -> float:
+    """Return by what factor a job takes longer in a pool than in the largest one, by the data sheets of their GPUs.
+
+    History of jobs that name no GPU type is taken to be of the largest pool's; 1 where a type has no data sheet.
+    """
+    usual = max(pools, key=lambda one: one.gpus)
+    if usual.gpu_type == pool.gpu_type:
+        return 1.0
+    (mine, known), (theirs, also) = find(pool.gpu_type), find(usual.gpu_type)
+    return theirs.tflops * theirs.part / (mine.tflops * mine.part) if known and also else 1.0
 
 
 def _with_nodes(rows: pd.DataFrame, of_pool: np.ndarray) -> pd.DataFrame:
@@ -249,6 +367,7 @@ class _Answers:
     """What was answered for each row: quantiles in hours at ``LEVELS``, by whom, on what, and whether it can run."""
 
     hours: np.ndarray
+    limits: np.ndarray
     estimator: np.ndarray
     basis: np.ndarray
     note: np.ndarray
@@ -256,14 +375,25 @@ class _Answers:
     reason: np.ndarray
 
 
-def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool = False) -> _Answers:
+def answer(
+    rows: pd.DataFrame,
+    estimators: Mapping[str, Estimator],
+    brief: bool = False,
+    scaling: float | None = None,
+) -> _Answers:
     """Let the right estimator answer for each row, and the next rung where that one cannot.
 
-    The ladder: the estimator of the job's kind, ``recurring`` from the history of such jobs, its prior.
+    The ladder: the estimator of the job's kind, ``recurring`` from the history of such jobs, its prior. An estimator
+    that knows only the sizes that were seen is asked at the size asked for; other sizes follow by ``scaling``, and are
+    not possible without one.
     """
     chosen, notes = _choose(rows, estimators)
+    limits = np.full(len(rows), np.nan)
+    if "requested_walltime_h" in rows:
+        limits = rows["requested_walltime_h"].to_numpy(dtype=float)
     out = _Answers(
         np.empty((len(rows), len(LEVELS))),
+        limits,
         chosen,
         np.full(len(rows), "", dtype=object),
         notes,
@@ -279,13 +409,21 @@ def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool 
             try:
                 if estimator is None:
                     raise LookupError("there is no such estimator")
-                out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)
+                seen_only = not getattr(estimator, "knows_sizes", who != FALLBACK)
+                if seen_only and "asked_gpus" in part:
+                    asked = part["asked_gpus"].to_numpy(dtype=float)
+                    at_asked = part.assign(gpus=np.where(np.isnan(asked), part["gpus"], asked))
+                    predict = estimator.predict_quantiles
+                    if not np.isnan(limits[at]).all():
+                        predict = getattr(estimator, "predict_work", predict)
+                    hours = predict(at_asked, LEVELS).to_numpy(dtype=float)
+                    out.hours[at] = _elsewhere(part, hours, scaling, at, out)
+                else:
+                    out.hours[at] = estimator.predict_quantiles(part, LEVELS).to_numpy(dtype=float)
                 if type(estimator).feasible is not Estimator.feasible:
                     can = estimator.feasible(part)
-                    out.feasible[at], out.reason[at] = (
-                        can["feasible"].to_numpy(bool),
-                        can["reason"].to_numpy(object),
-                    )
+                    out.feasible[at] &= can["feasible"].to_numpy(bool)
+                    out.reason[at] = np.where(can["feasible"], out.reason[at], can["reason"])
                 out.basis[at] = "" if brief else estimator.basis(part).to_numpy(object)
                 out.estimator[at] = who
                 break
@@ -296,13 +434,37 @@ def answer(rows: pd.DataFrame, estimators: Mapping[str, Estimator], brief: bool 
                     raise
                 then = "its prior answers" if who == FALLBACK else "answered from history"
                 out.note[at] = f"{who} failed ({type(error).__name__}: {error}); {then}"
-    if "requested_walltime_h" in rows:
-        # the queue ends a job at its requested time limit, so no quantile lies beyond it
-        limit = rows["requested_walltime_h"].to_numpy(dtype=float)[:, None]
-        cut = (out.hours[:, [level <= SHOWN for level in LEVELS]] > limit).any(axis=1)
-        out.note[cut] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.note[cut]]
-        np.fmin(out.hours, limit, out=out.hours)
+    # the queue ends a job at its requested time limit
+    cut = (out.hours[:, [level <= SHOWN for level in LEVELS]] > limits[:, None]).any(axis=1)
+    out.note[cut] = [f"{note}; {CAPPED}" if note else CAPPED for note in out.note[cut]]
     return out
+
+
+def _elsewhere(
+    part: pd.DataFrame, hours: np.ndarray, scaling: float | None, at: np.ndarray, out: _Answers
+) -> np.ndarray:
+    """Return what the hours at the size asked for, in the usual pool, are at each row's size and GPU type.
+
+    Each ratio widens the band: what it may be off adds to the distance from the median in squares, in log time.
+    """
+    gpus, asked = part["gpus"].to_numpy(dtype=float), part["asked_gpus"].to_numpy(dtype=float)
+    more = np.log(np.where(np.isnan(asked), 1.0, gpus / np.where(asked > 0, asked, gpus)))
+    slower = np.log(part["_slower"].to_numpy(dtype=float)) if "_slower" in part else np.zeros(len(part))
+    if scaling is None:
+        other = at[more != 0]
+        out.feasible[other] = False
+        out.reason[other] = [
+            f"asks for {count:g} GPUs, and how long it takes on others is not known (scaling in the policy says it)"
+            for count in asked[more != 0]
+        ]
+    if not more.any() and not slower.any():
+        return hours
+    logs = np.log(np.maximum(hours, 1e-9))
+    middle = logs[:, LEVELS.index(0.5)][:, None]
+    doubt = np.hypot(SCALING_DOUBT * more, SHEET_DOUBT * slower)[:, None]
+    reach = np.hypot(logs - middle, doubt * np.array([NormalDist().inv_cdf(level) for level in LEVELS]))
+    shift = slower - (scaling or 0.0) * more
+    return np.exp(middle + shift[:, None] + np.sign(np.array(LEVELS) - 0.5) * reach)
 
 
 def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[np.ndarray, np.ndarray]:
@@ -331,57 +493,92 @@ def _candidates(
     types = sorted({pool.gpu_type for pool in pools})
     refused: dict[str, str] = {}
     where: list[int] = []
-    block: list[int] = []
-    counted: list[int] = []
-    pool_ids: list[str] = []
-    pool_types: list[str] = []
-    nodes: list[float] = []
+    found: list[tuple[float, int, int, bool, str, str, float, float]] = []
     columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type")
-    allowed = requests["allowed_pools"] if "allowed_pools" in requests else [""] * len(requests)
-    for i, (job, gpus, min_gpus, max_gpus, wanted_type, only) in enumerate(
-        zip(*(requests[c] for c in columns), allowed, strict=True)
+    more = (requests[name] if name in requests else [np.nan] * len(requests) for name in _WHERE)
+    for i, (job, gpus, min_gpus, max_gpus, wanted_type, only, on, wide) in enumerate(
+        zip(*(requests[c] for c in columns), *more, strict=True)
     ):
         wanted = int(gpus)
         low, high = _whole(min_gpus, wanted), _whole(max_gpus, wanted)
-        gpu_type = str(wanted_type)
-        may = set() if pd.isna(only) else set(str(only).split())
-        matching = [pool for pool in pools if gpu_type in ("", pool.gpu_type) and (not may or pool.id in may)]
-        if not matching and may:
-            refused[str(job)] = f"no pool that it may use ({', '.join(sorted(may))}) has GPUs of its type"
-            continue
+        gpu_type, may, nodes = str(wanted_type), _names(only), _nodes(on)
+        matching = [
+            pool
+            for pool in pools
+            if gpu_type in ("", pool.gpu_type)
+            and (not may or pool.id in may)
+            and (not nodes or any(name in pool.node_index for name in nodes))
+        ]
         if not matching:
-            refused[str(job)] = f"no pool has GPUs of type {gpu_type}; there are {', '.join(types)}"
+            refused[str(job)] = _nowhere(gpu_type, may, nodes, types)
             continue
         before = len(where)
         for pool in matching:
-            for size in block_sizes(low, high):
-                if size <= pool.gpus:
+            slower = _slower(pool, pools) if not gpu_type else 1.0
+            for counted, held, asked in _sizes(pool, wanted, low, high):
+                if held <= pool.gpus:
                     where.append(i)
-                    block.append(size)
-                    # a request of 6 GPUs holds a block of 8 and runs on 6
-                    counted.append(wanted if size == block_size(wanted) else size)
-                    pool_ids.append(pool.id)
-                    pool_types.append(pool.gpu_type)
-                    nodes.append(float(pool.gpus_per_node or pool.node_size or np.nan))
+                    on_nodes = _whole(wide, 0) if asked else 0
+                    spread = on_nodes if _even(pool, held, on_nodes) else laid(pool, held)[1]
+                    of_node = float(pool.gpus_per_node or pool.node_size or np.nan)
+                    found.append((counted, held, spread, asked, pool.id, pool.gpu_type, of_node, slower))
         if len(where) == before:
+            fewest = min(laid(pool, low)[0] for pool in matching)
             refused[str(job)] = (
-                f"needs a block of {block_size(low)} GPUs; the largest pool that it may use has "
-                f"{max(pool.gpus for pool in matching)}"
+                f"needs {'a block of ' if matching[0].placement == 'line' else ''}{fewest} GPUs; the largest pool that "
+                f"it may use has {max(pool.gpus for pool in matching)}"
             )
     if not len(requests):
-        return pd.DataFrame(), refused
+        return _no_candidates(), refused
     rows = request_features(requests) if features is None else features
     if where != list(range(len(rows))):
         rows = rows.iloc[where]
     rows = rows.reset_index(drop=True)
+    counted, held, spread, is_asked, pool_ids, pool_types, of_nodes, slower_by = (
+        zip(*found, strict=True) if found else [()] * 8
+    )
     new: dict[str, Any] = {
-        "_pool": pool_ids,
-        "_block": block,
+        "_pool": list(pool_ids),
+        "_block": list(held),
+        "_nodes": list(spread),
+        "_asked": list(is_asked),
+        "_slower": list(slower_by),
         "asked_gpus": rows["gpus"],
-        "gpus": counted,
-        "gpu_type": pool_types,
+        "gpus": list(counted),
+        "gpu_type": list(pool_types),
     }
-    return _with_nodes(rows, np.array(nodes)).assign(**new), refused
+    return _with_nodes(rows, np.array(of_nodes, dtype=float)).assign(**new), refused
+
+
+_WHERE = ("allowed_pools", "allowed_nodes", "nodes")
+"""Columns of requests that say where a job may run, and on how many nodes."""
+
+
+def _no_candidates() -> pd.DataFrame:
+    return pd.DataFrame({name: [] for name in ("job_id", "_pool", "_block", "_nodes", "_asked")})
+
+
+def _even(pool: Pool, gpus: int, nodes: int) -> bool:
+    """Whether GPUs lie evenly on so many nodes of a pool that is placed by node."""
+    if pool.placement != "node" or nodes < 1 or pool.node_size is None:
+        return False
+    return gpus % nodes == 0 and gpus // nodes <= pool.node_size and nodes * pool.node_size <= pool.gpus
+
+
+def _names(cell: Any) -> set[str]:
+    return set() if pd.isna(cell) else set(str(cell).split())
+
+
+def _nodes(cell: Any) -> set[str]:
+    return set() if pd.isna(cell) or not cell else set(nodes_of(str(cell)))
+
+
+def _nowhere(gpu_type: str, pools: set[str], nodes: set[str], types: list[str]) -> str:
+    if nodes:
+        return f"no pool that it may use has a node of {', '.join(sorted(nodes)[:5])} with GPUs of its type"
+    if pools:
+        return f"no pool that it may use ({', '.join(sorted(pools))}) has GPUs of its type"
+    return f"no pool has GPUs of type {gpu_type}; there are {', '.join(types)}"
 
 
 def _whole(value: float, default: int) -> int:
@@ -399,7 +596,7 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
     rows, refused = _candidates(request, cluster.pools)
     if rows.empty:
         return next(iter(refused.values()))
-    asked = rows[(rows["_block"] == block_size(int(request["gpus"].iloc[0]))).to_numpy()]
+    asked = rows[rows["_asked"].to_numpy(dtype=bool)]
     row = (asked if len(asked) else rows).iloc[[0]]
     chosen, notes = _choose(row, estimators)
     estimator = estimators[chosen[0]]

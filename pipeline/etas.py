@@ -7,10 +7,12 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.nodelist import as_indices
 from tidegrid.pipeline.bands import Widths, widened
 from tidegrid.pipeline.estimates import LEVELS
-from tidegrid.pipeline.problem import is_down
-from tidegrid.scheduler import Placement, Plan, Problem
+from tidegrid.scheduler import Job, Placement, Plan, Problem
+from tidegrid.scheduler.limits import limits_of
+from tidegrid.scheduler.problem import flat
 
 DRAWS = 200
 """Futures that are looked at; a job's own durations are an even grid of 200 levels in them, not a draw."""
@@ -53,8 +55,8 @@ def eta_table(
     Returns
     -------
     DataFrame
-        ``job``, ``pool``, ``first_gpu``, ``gpus``, ``start`` and ``end`` (planned, UTC), and ``start_q0.1`` …
-        ``end_q0.9`` (UTC), ordered by planned start.
+        ``job``, ``pool``, ``first_gpu``, ``gpus``, ``gpu_ids`` (as text, such as ``0-3,6``), ``start`` and ``end``
+        (planned, UTC), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
     rows = []
@@ -64,6 +66,7 @@ def eta_table(
             "pool": p.pool,
             "first_gpu": p.first_gpu,
             "gpus": p.gpus,
+            "gpu_ids": as_indices(p.ids),
             "start": began[p.job] if p.job in began else instant_of(problem, p.start),
             "end": instant_of(problem, p.start + p.steps),
         }
@@ -150,9 +153,8 @@ def _told(instant: pd.Timestamp, timezone: str) -> str:
 
 
 def in_order(plan: Plan) -> list[Placement]:
-    """Return the placements of jobs by planned start; GPUs that are down are none."""
-    working = (p for p in plan.placements if not is_down(p.job))
-    return sorted(working, key=lambda p: (p.start, p.pool, p.first_gpu))
+    """Return the placements by planned start."""
+    return sorted(plan.placements, key=lambda p: (p.start, p.pool, p.first_gpu))
 
 
 def follow(
@@ -166,22 +168,23 @@ def follow(
         For each placed job its durations (of a running job: the rest) in steps, shape (draws,).
     """
     jobs = {job.id: job for job in problem.jobs}
-    app_busy = _app_cells(plan, problem)
+    busy = _app_cells(plan, problem) | _closed_cells(problem)
+    rules = _Rules(problem)
     draws = len(next(iter(drawn.values()))) if drawn else 0
     free_at = {pool.id: np.zeros((pool.gpus, draws)) for pool in problem.pools}
     for p in in_order(plan):
         job = jobs[p.job]
-        block = slice(p.first_gpu, p.first_gpu + p.gpus)
+        block = slice(p.first_gpu, p.first_gpu + p.gpus) if p.gpu_ids is None else list(p.ids)
         if job.running is not None:
             starts = np.zeros(draws)
         else:
             starts = np.maximum(free_at[p.pool][block].max(axis=0), float(job.earliest))
-            if p.start > 0 and any(
-                (p.pool, gpu, p.start - 1) in app_busy for gpu in range(p.first_gpu, p.first_gpu + p.gpus)
-            ):
+            starts = np.maximum(starts, rules.earliest(job, p, draws))
+            if p.start > 0 and any((p.pool, gpu, p.start - 1) in busy for gpu in p.ids):
                 starts = np.maximum(starts, float(p.start))
         ends = starts + drawn[p.job]
         free_at[p.pool][block] = ends
+        rules.note(job, p, ends)
         yield p, starts, ends
 
 
@@ -196,5 +199,60 @@ def _app_cells(plan: Plan, problem: Problem) -> set[tuple[str, int, int]]:
         (pools[entry.app], gpu, t)
         for entry in plan.apps
         for t, cells in enumerate(entry.cells)
-        for gpu in cells
+        for gpu in flat(cells)
     }
+
+
+def _closed_cells(problem: Problem) -> set[tuple[str, int, int]]:
+    """Return the last closed step of each window that opens again inside the horizon, GPU by GPU."""
+    return {
+        (pool.id, gpu, c.end - 1)
+        for pool in problem.pools
+        for c in pool.closed or ()
+        if c.end <= problem.steps
+        for gpu in range(*c.gpus)
+    }
+
+
+class _Rules:
+    """What jobs that have ended set free beside GPUs: their followers, and their share of a limit."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.limits = list(limits_of(problem))
+        self.after = any(job.after for job in problem.jobs)
+        self.ends: dict[str, np.ndarray] = {}
+        self.counted: dict[int, list[tuple[int, np.ndarray]]] = {}
+
+    def earliest(self, job: Job, p: Placement, draws: int) -> np.ndarray:
+        """Return the first instant, in steps, that order and limits allow in each future; shape (draws,)."""
+        out = np.zeros(draws)
+        for name in job.after or ():
+            if name in self.ends:
+                out = np.maximum(out, self.ends[name])
+        for k in self._of(job, p):
+            limit, on = self.limits[k], self.counted.get(k, [])
+            if not on:
+                continue
+            amounts, ends = np.array([one[0] for one in on]), np.stack([one[1] for one in on])
+            latest = np.argsort(-ends, axis=0, kind="stable")
+            # those that end last may go on together as long as there is room for this one beside them
+            over = np.cumsum(amounts[latest], axis=0) > limit.most - (p.gpus if limit.counts_gpus else 1)
+            first = np.take_along_axis(ends, latest, axis=0)[over.argmax(axis=0), np.arange(draws)]
+            out = np.maximum(out, np.where(over.any(axis=0), first, 0.0))
+        return out
+
+    def note(self, job: Job, p: Placement, ends: np.ndarray) -> None:
+        """Note when a job ends in each future."""
+        if self.after:
+            self.ends[job.id] = ends
+        for k in self._of(job, p):
+            amount = p.gpus if self.limits[k].counts_gpus else 1
+            self.counted.setdefault(k, []).append((amount, ends))
+
+    def _of(self, job: Job, p: Placement) -> list[int]:
+        owners = {("tenant", job.tenant), ("group", job.group)}
+        return [
+            k
+            for k, limit in enumerate(self.limits)
+            if (limit.key, limit.owner) in owners and limit.pool in (None, p.pool)
+        ]

@@ -185,14 +185,14 @@ class Estimating:
         if self._told is None or self._told.hour != hour:
             self._told = _Told(hour)
         told = self._told
-        self._ask(state, told)
+        self._ask(state, told, policy.scaling)
         whole = np.array([told.whole[name] for name in running]).reshape(-1, len(LEVELS))
         demand = self._demand(state, policy, told)
         events = [*told.events, *self._late(state)]
         left = remaining(whole, state.elapsed_h())
         return Forecast(told.estimates.of(waiting), left, demand, tuple(events))
 
-    def _ask(self, state: State, told: _Told) -> None:
+    def _ask(self, state: State, told: _Told, scaling: float | None) -> None:
         """Ask for the durations of all jobs that have not been asked for in this hour, in one pass."""
         waiting, running = state.waiting_ids, state.running_ids
         started = [k for k, name in enumerate(running) if name not in told.whole and name in told.waiting]
@@ -215,6 +215,7 @@ class Estimating:
             self.estimators,
             self.brief,
             state.features.iloc[new],
+            scaling,
         )
         told.estimates = told.estimates.joined(found)
         told.waiting.update(waiting[k] for k in new)

@@ -28,6 +28,12 @@ class Policy(BaseModel):
         Weight of step t is ``decay ** t``: capacity used now is worth more than capacity promised.
     shortfall_weight
         What an unmet realtime GPU-step costs, in batch GPU-steps of the same priority; 5 to 10 is sane.
+    floor_weight
+        How much more an unmet GPU-step costs below an app's floor, the replicas that are always up.
+    gpu_cost
+        What a GPU-step that a job occupies costs, in the unit of value (priority · GPU-steps of work).
+    swap_cost
+        What a GPU that enters an app costs, in GPU-steps of the app's priority: a cold start.
     job_quantile
         The quantile of a job's duration that is planned with.
     demand_quantile
@@ -40,6 +46,9 @@ class Policy(BaseModel):
     shortness
         How much short jobs are preferred: a job of h hours is planned with its priority times h ** -shortness. 0 keeps
         to the priorities; more shortens waits, and lets short jobs of a lower priority pass long ones of a higher.
+    scaling
+        How the speed of a job grows with its GPUs where no estimator knows it: as their number to this power. None:
+        such a job is offered the size that it asks for alone.
     stale_hours
         How old the newest thing that the files tell of may be, in hours: on older files nothing is started.
     estimators
@@ -54,11 +63,15 @@ class Policy(BaseModel):
     lookahead_hours: float = Field(default=24.0, ge=0, le=168)
     decay: float = Field(default=0.98, ge=0.001, le=1)
     shortfall_weight: float = Field(default=8.0, ge=0, le=1e6, allow_inf_nan=False)
+    floor_weight: float = Field(default=10.0, ge=0, le=1e6, allow_inf_nan=False)
+    gpu_cost: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    swap_cost: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     job_quantile: float = Field(default=0.5, gt=0, lt=1)
     demand_quantile: float = Field(default=0.9, gt=0, lt=1)
     finish_inside: bool = False
     aging: float = Field(default=0.05, ge=0, le=100)
     shortness: float = Field(default=0.0, ge=0, le=4)
+    scaling: float | None = Field(default=None, ge=0, le=1)
     stale_hours: float = Field(default=24.0, gt=0, le=8760)
     estimators: dict[str, str] = Field(default_factory=dict)
 

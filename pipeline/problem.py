@@ -1,23 +1,21 @@
 """From estimates and demand to the allocation problem."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import Cluster, block_size
+from tidegrid.data import Cluster
+from tidegrid.data.nodelist import nodes_of
+from tidegrid.data.running import gpu_ids
 from tidegrid.pipeline.aging import raised
-from tidegrid.pipeline.demand import planned_gpus
 from tidegrid.pipeline.estimates import interpolate
 from tidegrid.pipeline.forecast import Forecast
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Problem
-
-DOWN = "down: "
-"""How the ids of the jobs begin that stand for GPUs that do not work."""
 
 
 def steps_of(hours: float, step_minutes: int) -> int:
@@ -26,107 +24,160 @@ def steps_of(hours: float, step_minutes: int) -> int:
 
 
 def build_problem(state: State, forecast: Forecast, policy: Policy, candidates: int | None = None) -> Problem:
-    """State what is to be decided, as the contract's problem: the one way to turn facts into one.
+    """State what is to be decided, as the contract's problem of version 2: the one way to turn facts into one.
 
     Parameters
     ----------
     state, forecast
         The facts, and what is expected; a job without a possible shape is left out (it stands in
-        ``forecast.estimates.refused``).
+        ``forecast.estimates.refused``), and so is one that comes after a job that is left out.
     policy
-        Durations are planned at its ``job_quantile``, priorities are raised by waiting and by shortness, and an app's
-        need is planned under its swap cap.
+        Durations are planned at its ``job_quantile``, and priorities are raised by waiting and by shortness.
     candidates
         At most so many waiting jobs are looked at, the first by their raised priorities; all where None.
     """
-    minutes = policy.step_minutes
-    return Problem.from_dict(
-        {
-            "version": 1,
-            "start": state.now.isoformat(),
-            "step_minutes": minutes,
-            "steps": policy.steps,
-            "decay": policy.decay,
-            "shortfall_weight": policy.shortfall_weight,
-            "pools": [{"id": p.id, "gpus": p.gpus, "node_size": p.node_size} for p in state.cluster.pools],
-            "jobs": [
-                *_waiting(state, forecast, policy, candidates),
-                *_running(state, forecast, policy),
-                *_down(
-                    state.cluster,
-                    policy.steps + policy.lookahead_steps,
-                    len(state.requests) + len(state.running),
-                ),
-            ],
-            "apps": [
-                {
-                    "id": app.id,
-                    "pool": app.pool,
-                    "priority": app.priority,
-                    "demand": planned_gpus(
-                        forecast.demand.gpus[app.id].tolist(), app.swap_cap, len(held), state.may_swap(app)
-                    ),
-                    "swap_cap": app.swap_cap,
-                    "held": list(held),
-                }
-                for app in state.cluster.apps
-                for held in [state.holds(app)]
-            ],
+    waiting = _waiting(state, forecast, policy, candidates)
+    document: dict[str, Any] = {
+        "version": 2,
+        "start": state.now.isoformat(),
+        "step_minutes": policy.step_minutes,
+        "steps": policy.steps,
+        "decay": policy.decay,
+        "shortfall_weight": policy.shortfall_weight,
+        "floor_weight": policy.floor_weight,
+        "gpu_cost": policy.gpu_cost,
+        "swap_cost": policy.swap_cost,
+        "pools": _pools(state, policy),
+        "jobs": [*waiting, *_running(state, forecast, policy)],
+        "apps": [_app(state, forecast, app) for app in state.cluster.apps],
+    }
+    if state.cluster.tenants:
+        document["tenants"] = [
+            {"id": one.id, "limit": one.limit if isinstance(one.limit, int) else dict(one.limit)}
+            for one in state.cluster.tenants
+        ]
+    if groups := _groups(state):
+        document["groups"] = groups
+    return Problem.from_dict(document)
+
+
+def _pools(state: State, policy: Policy) -> list[dict[str, Any]]:
+    steps = policy.steps + policy.lookahead_steps
+    closed = state.cluster.closed_steps(state.now, policy.step_minutes, steps)
+    out = []
+    for pool in state.cluster.pools:
+        one: dict[str, Any] = {"id": pool.id, "gpus": pool.gpus, "node_size": pool.node_size}
+        if pool.placement == "node":
+            one["placement"] = "node"
+        if pool.nodes:
+            # no planner reads them: pictures and texts show them
+            one["nodes"] = list(pool.nodes)
+        if pool.id in closed:
+            one["closed"] = closed[pool.id]
+        out.append(one)
+    return out
+
+
+def _app(state: State, forecast: Forecast, app: Any) -> dict[str, Any]:
+    size, held = app.capacity.gpus_per_replica, state.working(app)
+    out = {
+        "id": app.id,
+        "pool": app.pool,
+        "priority": app.priority,
+        "demand": forecast.demand.gpus[app.id].tolist(),
+        "swap_cap": app.swap_cap,
+        "held": [list(one) for one in held] if size > 1 else [gpu for one in held for gpu in one],
+    }
+    if size > 1:
+        out["replica"] = size
+    if app.capacity.floor:
+        out["floor"] = app.capacity.floor
+    return out
+
+
+def _column(frame: pd.DataFrame, name: str) -> Sequence[Any]:
+    """Return a column's cells, empty text for none; a column that is absent has none."""
+    if name not in frame:
+        return [""] * len(frame)
+    return ["" if pd.isna(cell) else cell for cell in frame[name].tolist()]
+
+
+def _groups(state: State) -> list[dict[str, Any]]:
+    """Return the arrays of jobs that have a limit."""
+    limits: dict[str, int] = {}
+    for array, most in zip(
+        _column(state.requests, "array"), _column(state.requests, "array_limit"), strict=True
+    ):
+        if array and most:
+            limits[str(array)] = min(int(most), limits.get(str(array), int(most)))
+    return [{"id": name, "most": most} for name, most in sorted(limits.items())]
+
+
+def predecessors(requests: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the jobs that each waiting job comes after, by id; those that come after none are left out."""
+    ids = requests["job_id"].astype(str)
+    return {
+        job: str(cell).split()
+        for job, cell in zip(ids, _column(requests, "after"), strict=True)
+        if str(cell).strip()
+    }
+
+
+def held_back(state: State, planned: Iterable[str]) -> dict[str, str]:
+    """Return waiting jobs that cannot be planned for the job that they come after is not, and which that is.
+
+    Parameters
+    ----------
+    planned
+        The jobs that can be planned, what runs included.
+    """
+    after = predecessors(state.requests)
+    if not after:
+        return {}
+    lost = set(state.lost["job_id"].astype(str)) if len(state.lost) else set()
+    out: dict[str, str] = {}
+    missing = ({*state.waiting_ids} | lost) - {*planned}
+    while True:
+        more = {
+            job: next(name for name in names if name in missing)
+            for job, names in after.items()
+            if job not in out and any(name in missing for name in names)
         }
-    )
+        if not more:
+            return out
+        out |= more
+        missing |= set(more)
 
 
 class _Way(NamedTuple):
-    """How a waiting job could run: its row in the queue, its place in the order of submission, its shapes."""
+    """How a waiting job could run: its row in the queue, its place in the order, its rows of estimates, its shapes."""
 
     row: int
     order: int
+    rows: list[int]
     ways: list[tuple[str, int, float]]
     steps: list[int]
     due: int | None
     asked: int | None
 
 
-def not_stated(state: State) -> list[str]:
-    """Return what the facts say that a problem of version 1 does not: nothing is planned by it."""
-    cluster, now = state.cluster, state.now
-    windows = sum(window.end is None or window.end > now for window in cluster.maintenance)
-    nodes = [pool.id for pool in cluster.pools if pool.placement == "node"]
-    out = [f"{windows} window{'s' if windows > 1 else ''} of maintenance"] if windows else []
-    out += ["the limits of tenants"] if cluster.tenants else []
-    out += [f"placement by node in {', '.join(nodes)} (blocks are powers of two in a line)"] if nodes else []
-    for column, what in _UNSTATED.items():
-        cells = state.requests.get(column, ())
-        count = sum(not (cell != cell or cell is None or cell == "") for cell in cells)
-        out += [f"{what} of {count} request{'s' if count > 1 else ''}"] if count else []
-    return out
-
-
-_UNSTATED = {
-    "allowed_nodes": "the allowed nodes",
-    "after": "the order (after)",
-    "array_limit": "the array limit",
-}
-"""Columns of requests that a problem of version 1 has no place for, and what they say."""
-
-
 def _waiting(
     state: State, forecast: Forecast, policy: Policy, candidates: int | None
 ) -> list[dict[str, Any]]:
     """Return the waiting jobs that can run, in order of submission."""
-    columns = ("kind", "priority", "gpus", "submit_time", "earliest_time", "deadline")
-    kinds, priorities, gpus, submitted, earliest, deadlines = (
-        state.requests[name].tolist() for name in columns
-    )
+    columns = ("kind", "priority", "submit_time", "earliest_time", "deadline")
+    kinds, priorities, submitted, earliest, deadlines = (state.requests[name].tolist() for name in columns)
     ids, waited = state.waiting_ids, state.waited_days()
     estimates = forecast.estimates
     hours = interpolate(estimates.quantiles, policy.job_quantile).tolist()
     pools, blocks = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
+    asked_rows = estimates.columns["asked"].tolist()
     load = {pool.id: 0.0 for pool in state.cluster.pools}
+    left_out = held_back(state, {*estimates.rows, *state.running_ids})
     found: list[_Way] = []
     for order, k in enumerate(sorted(range(len(ids)), key=lambda k: (submitted[k], ids[k]))):
         rows = estimates.rows.get(ids[k])
-        if rows is None:
+        if rows is None or ids[k] in left_out:
             continue
         ways = [(pools[row], blocks[row], hours[row]) for row in rows]
         steps = [steps_of(way[2], policy.step_minutes) for way in ways]
@@ -134,8 +185,8 @@ def _waiting(
         if not pd.isna(deadlines[k]):
             left = (deadlines[k] - state.now).total_seconds() / 3600
             steps, due = _due(left, ways, steps, policy.step_minutes)
-        asked = _asked(ways, steps, block_size(int(gpus[k])), load, state.cluster)
-        found.append(_Way(k, order, ways, steps, due, asked))
+        asked = _asked(ways, steps, [asked_rows[row] for row in rows], load, state.cluster)
+        found.append(_Way(k, order, rows, ways, steps, due, asked))
     if not found:
         return []
     plain = np.array([float(priorities[one.row]) for one in found])
@@ -144,30 +195,86 @@ def _waiting(
     chosen: Sequence[int] = range(len(found))
     if candidates is not None and len(found) > candidates:
         chosen = sorted(np.lexsort((np.arange(len(found)), -weight))[:candidates].tolist())
+        looked_at = {ids[found[n].row] for n in chosen}
+        left_out = held_back(state, {*looked_at, *state.running_ids})
+    shaped = _Shapes(state, estimates, policy)
+    rules = _Rules(state, state.requests)
     out: list[dict[str, Any]] = []
     for n in chosen:
         one = found[n]
+        if ids[one.row] in left_out:
+            continue
         wait = 0.0
         if not pd.isna(earliest[one.row]):
             wait = (earliest[one.row] - state.now).total_seconds() / 60 / policy.step_minutes
+        shapes = [shaped.of(row, one.row, steps) for row, steps in zip(one.rows, one.steps, strict=True)]
         job: dict[str, Any] = {
             "id": ids[one.row],
             "kind": kinds[one.row],
             "priority": _number(priorities[one.row]) if weight[n] == plain[n] else float(weight[n]),
             "order": one.order,
-            "shapes": [
-                {"pool": way[0], "gpus": way[1], "steps": steps}
-                for way, steps in zip(one.ways, one.steps, strict=True)
-            ],
+            "shapes": shapes,
             "earliest": max(0, math.ceil(wait - 1e-9)),
             "deadline": one.due,
             "finish_inside": policy.finish_inside,
             "running": None,
+            "work": min(map(shaped.work_of, one.rows)),
+            **rules.of(one.row),
         }
         if one.asked is not None:
             job["requested"] = one.asked
         out.append(job)
     return out
+
+
+class _Shapes:
+    """Shapes of waiting jobs, as the contract states them, from rows of the estimates."""
+
+    def __init__(self, state: State, estimates: Any, policy: Policy) -> None:
+        self.pools = {pool.id: pool for pool in state.cluster.pools}
+        self.pool = estimates.columns["pool"].tolist()
+        self.gpus, self.nodes = estimates.columns["gpus"].tolist(), estimates.columns["nodes"].tolist()
+        self.success = estimates.success.tolist()
+        self.hours = interpolate(estimates.work, policy.job_quantile).tolist()
+        self.minutes = policy.step_minutes
+        self.on = _column(state.requests, "allowed_nodes")
+
+    def of(self, row: int, request: int, steps: int) -> dict[str, Any]:
+        """Return a shape; ``request`` is the row of its job in the queue."""
+        pool, gpus = self.pools[self.pool[row]], self.gpus[row]
+        shape: dict[str, Any] = {"pool": pool.id, "gpus": gpus, "steps": steps}
+        if pool.placement == "node" and self.nodes[row] != -(-gpus // (pool.node_size or gpus)):
+            shape["nodes"] = self.nodes[row]
+        if self.on[request]:
+            shape["within"] = [list(one) for one in pool.within(nodes_of(str(self.on[request])))]
+        if self.success[row] < 1.0:
+            shape["success"] = round(self.success[row], 6)
+        return shape
+
+    def work_of(self, row: int) -> int:
+        """Return the GPU-steps that the job's work takes at this shape, whatever its time limit."""
+        return int(self.gpus[row] * steps_of(self.hours[row], self.minutes))
+
+
+class _Rules:
+    """What jobs count in and come after: tenant, array, order."""
+
+    def __init__(self, state: State, jobs: pd.DataFrame) -> None:
+        self.tenants = _column(jobs, "tenant") if state.cluster.tenants else [""] * len(jobs)
+        self.groups = _column(jobs, "group") if state.cluster.tenants else [""] * len(jobs)
+        self.arrays, self.known = _column(jobs, "array"), {one["id"] for one in _groups(state)}
+        self.after = _column(jobs, "after")
+
+    def of(self, row: int) -> dict[str, Any]:
+        """Return the fields of a job's row; what it does not have is left out."""
+        out: dict[str, Any] = {}
+        if tenant := str(self.tenants[row] or self.groups[row]):
+            out["tenant"] = tenant
+        if str(self.arrays[row]) in self.known:
+            out["group"] = str(self.arrays[row])
+        if names := str(self.after[row]).split():
+            out["after"] = names
+        return out
 
 
 def _due(
@@ -185,52 +292,38 @@ def _due(
 
 
 def _running(state: State, forecast: Forecast, policy: Policy) -> list[dict[str, Any]]:
-    left = interpolate(forecast.remaining, policy.job_quantile).tolist() if len(state.running) else []
+    if not len(state.running):
+        return []
+    left = interpolate(forecast.remaining, policy.job_quantile).tolist()
     columns = ("job_id", "kind", "priority", "pool", "gpus", "first_gpu")
+    by_node = {pool.id for pool in state.cluster.pools if pool.placement == "node"}
+    ids: Sequence[Sequence[int]] = gpu_ids(state.running) if by_node else ()
+    rules = _Rules(state, state.running)
     out = []
     for k, (job, kind, priority, pool, gpus, first) in enumerate(
         zip(*(state.running[name].tolist() for name in columns), strict=True)
     ):
         steps = steps_of(left[k], policy.step_minutes)
-        block = {"pool": pool, "gpus": int(gpus)}
+        held: dict[str, Any] = {"pool": pool}
+        held |= {"gpu_ids": list(ids[k])} if pool in by_node else {"first_gpu": int(first), "gpus": int(gpus)}
         out.append(
             {
                 "id": str(job),
                 "kind": kind,
                 "priority": _number(priority),
                 "order": len(state.requests) + k,
-                "shapes": [{**block, "steps": steps}],
-                "running": {**block, "first_gpu": int(first), "remaining": steps},
+                "shapes": [{"pool": pool, "gpus": int(gpus), "steps": steps}],
+                "running": {**held, "remaining": steps},
+                **{name: value for name, value in rules.of(k).items() if name != "after"},
             }
         )
     return out
 
 
-def is_down(job: str) -> bool:
-    """Whether a job of a problem only stands for a GPU that does not work."""
-    return job.startswith(DOWN)
-
-
-def _down(cluster: Cluster, steps: int, order: int) -> list[dict[str, Any]]:
-    """Return a running job without priority for each GPU that is down, over horizon and lookahead."""
-    gpus = [(pool.id, gpu) for pool in cluster.pools for gpu in sorted(pool.down)]
-    return [
-        {
-            "id": f"{DOWN}{pool}/{gpu}",
-            "kind": "training",
-            "priority": 0,
-            "order": order + k,
-            "shapes": [{"pool": pool, "gpus": 1, "steps": steps}],
-            "running": {"pool": pool, "first_gpu": gpu, "gpus": 1, "remaining": steps},
-        }
-        for k, (pool, gpu) in enumerate(gpus)
-    ]
-
-
 def _asked(
     ways: Sequence[tuple[str, int, float]],
     steps: Sequence[int],
-    block: int,
+    asked: Sequence[bool],
     load: dict[str, float],
     cluster: Cluster,
 ) -> int | None:
@@ -239,11 +332,11 @@ def _asked(
     Baselines read it, and the length that a job is weighed by; a submitter who may use several pools is taken to look
     at their queues.
     """
-    sized = [i for i, way in enumerate(ways) if way[1] == block]
+    sized = [i for i in range(len(ways)) if asked[i]]
     if not sized:
         return None
     best = min(sized, key=lambda i: (load[ways[i][0]] / cluster.pool(ways[i][0]).gpus, i))
-    load[ways[best][0]] += block * steps[best]
+    load[ways[best][0]] += ways[best][1] * steps[best]
     return best
 
 

@@ -97,10 +97,42 @@ class State:
         """The ids of the running jobs, in their order."""
         return [str(job) for job in self.running["job_id"].tolist()]
 
-    def holds(self, app: App) -> tuple[int, ...]:
-        """Return the working GPUs that an app holds."""
+    def replicas(self, app: App) -> tuple[tuple[int, ...], ...]:
+        """Return the whole replicas that an app holds, each as its GPUs; GPUs that belong to none serve nothing.
+
+        They are read in the order in which the GPUs are listed, or node by node where that order makes no replicas.
+        """
+        size, node = app.capacity.gpus_per_replica, self.cluster.pool(app.pool).node_size
+        if size == 1:
+            return tuple((gpu,) for gpu in app.held)
+        listed = tuple(app.held[i : i + size] for i in range(0, len(app.held), size))
+        if all(len(one) == size and _is_replica(one, node) for one in listed):
+            return listed
+        by_node: dict[int, list[int]] = {}
+        for gpu in sorted(app.held):
+            by_node.setdefault(gpu // node if node else 0, []).append(gpu)
+        if node and size > node:
+            whole = [gpu for gpus in by_node.values() if len(gpus) == node for gpu in gpus]
+            by_node = {0: whole}
+        return tuple(
+            tuple(gpus[i : i + size])
+            for gpus in by_node.values()
+            for i in range(0, len(gpus) - size + 1, size)
+        )
+
+    def working(self, app: App) -> tuple[tuple[int, ...], ...]:
+        """Return the replicas that an app holds without those that have a GPU that is down."""
         down = set(self.cluster.pool(app.pool).down)
-        return tuple(gpu for gpu in app.held if gpu not in down)
+        return tuple(one for one in self.replicas(app) if down.isdisjoint(one))
+
+    def loose(self) -> dict[str, list[int]]:
+        """Return the GPUs that apps hold and that belong to no whole replica, by app."""
+        out = {}
+        for app in self.cluster.apps:
+            whole = {gpu for one in self.replicas(app) for gpu in one}
+            if rest := sorted(set(app.held) - whole):
+                out[app.id] = rest
+        return out
 
     def may_swap(self, app: App) -> int | None:
         """Return how many GPUs an app may exchange now; None for no cap."""
@@ -127,3 +159,8 @@ class State:
         return (
             pd.Timedelta(0) if self.known_until is None else max(self.now - self.known_until, pd.Timedelta(0))
         )
+
+
+def _is_replica(gpus: tuple[int, ...], node: int | None) -> bool:
+    """Whether GPUs lie on one node, or on as few whole ones as hold them."""
+    return not node or len({gpu // node for gpu in gpus}) == max(1, len(gpus) // node)

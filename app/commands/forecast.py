@@ -352,7 +352,8 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
     """Return the forecast of each app's series with the app's name and GPUs; apps may share a series."""
     import pandas as pd
 
-    from tidegrid.pipeline.demand import gpus_needed, planned_gpus
+    from tidegrid.estimators.realtime.capacity import PATIENCE, ramp
+    from tidegrid.pipeline.demand import gpus_needed
 
     parts = []
     for app in site.apps:
@@ -361,7 +362,7 @@ def _by_app(site: "Cluster", result: Any, quantile: float) -> Any:
             need = gpus_needed(app, part[quantile])
             part.insert(0, "app", app.id)
             held = len(set(app.held) - set(site.pool(app.pool).down))
-            planned = planned_gpus([int(v) for v in need], app.swap_cap, held)
+            planned = ramp([int(v) for v in need], app.swap_cap, held, patience=PATIENCE)
             parts.append(part.assign(gpus_needed=need, gpus_planned=planned))
     return pd.concat(parts, ignore_index=True)
 

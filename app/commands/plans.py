@@ -18,6 +18,7 @@ from tidegrid.app.common import (
     progress,
     say,
     table,
+    work_share,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def solve(
     if json_:
         print_json(plan.to_dict(grid=False) | {"file": None if out is None else str(out)})
     else:
-        table("", _COLUMNS[:-2], [_figures(plan.mode, plan)])
+        table("", _COLUMNS[:-2], [_figures(problem, plan.mode, plan)])
         _print_solver(plan)
         risks = plan.extra["risks"]
         for risk in risks[:5]:
@@ -166,7 +167,7 @@ def check(problem_file: ProblemFile, plan_file: PlanFile, json_: JsonFlag = Fals
             say(f"  {line}")
         if len(violations) > 20:
             say(f"  … and {len(violations) - 20} more; --json lists all")
-        table("", _COLUMNS[:-2], [_figures(plan.mode, plan.with_metrics(figures))])
+        table("", _COLUMNS[:-2], [_figures(problem, plan.mode, plan.with_metrics(figures))])
         if not answers:
             say("the plan states another input's version: it was made for an earlier problem")
     raise typer.Exit(REFUSED if violations else DONE)
@@ -217,14 +218,15 @@ def explain(
 
 
 _COLUMNS = [
-    "mode", "utilization", "value", "objective", "unmet realtime", "swaps", "placed", "gap to bound", "median",
+    "mode", "utilization", "work / occupied", "value", "objective", "unmet GPU-steps", "swaps", "placed", "gap to bound",
+    "median",
 ]  # fmt: skip
 
 
-def _figures(mode: str, plan: "Plan") -> list[str]:
+def _figures(problem: "Problem", mode: str, plan: "Plan") -> list[str]:
     m = plan.metrics
     return [
-        mode, f"{100 * m['utilization']:.1f} %", f"{m['value']:.1f}", f"{m['objective']:.1f}",
+        mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}", f"{m['objective']:.1f}",
         f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
     ]  # fmt: skip
 
@@ -236,12 +238,12 @@ def _rows(comparison: "Comparison") -> list[list[str]]:
         seconds = row["seconds"]
         median = "–" if seconds is None else f"{1000 * seconds:.2f} ms"
         fifo = row["gain"].get("fifo")
-        cells = [*_figures(row["mode"], comparison.plans[row["mode"]]), gap, median]
-        rows.append([*cells[:3], "–" if fifo is None else f"{100 * fifo:+.1f} %", *cells[3:]])
+        cells = [*_figures(comparison.problem, row["mode"], comparison.plans[row["mode"]]), gap, median]
+        rows.append([*cells[:4], "–" if fifo is None else f"{100 * fifo:+.1f} %", *cells[4:]])
     return rows
 
 
-_COMPARED = [*_COLUMNS[:3], "against fifo", *_COLUMNS[3:]]
+_COMPARED = [*_COLUMNS[:4], "against fifo", *_COLUMNS[4:]]
 
 
 def compare(

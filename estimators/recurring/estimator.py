@@ -191,8 +191,17 @@ class RecurringJobEstimator(Estimator):
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Predict quantiles of the duration in hours, from everything learnt so far."""
+        return self._predict(X, levels, ends=True)
+
+    def predict_work(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
+        """Predict quantiles of the hours that the work takes, as if the requested walltime did not end it."""
+        return self._predict(X, levels, ends=False)
+
+    def _predict(self, X: pd.DataFrame, levels: Sequence[float], ends: bool) -> pd.DataFrame:
         wanted = as_levels(levels)
         rows = as_rows(checked_columns(X, self.features))
+        if not ends:
+            rows = replace(rows, log_limit=np.full(len(X), np.inf))
         out = np.empty((len(X), len(wanted)))
         for at in range(0, len(X), CHUNK):
             out[at : at + CHUNK] = self._now(rows.take(slice(at, at + CHUNK)), wanted)

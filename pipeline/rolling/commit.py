@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 
 from tidegrid.errors import InputError
-from tidegrid.pipeline.decide import Decision
+from tidegrid.pipeline.decide import Decision, Start
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND
-from tidegrid.pipeline.problem import is_down
 from tidegrid.pipeline.records import WAITING, Hold, Watched, iso
 
 MOST_TOLD = 20
@@ -26,11 +25,15 @@ def decided(decision: Decision) -> dict[str, Any]:
     waiting = []
     for told in decision.explained.extra["explanations"]:
         job, state = told["job"], told["state"]
-        if is_down(job) or job in starting or state in ("running", "refused"):
+        if job in starting or state in ("running", "refused"):
             continue
         eta = times.get(job)
         expected = None if eta is None else {f"q{v:g}": iso(eta[f"start_q{v:g}"]) for v in BAND}
         waiting.append({"job": job, "start": expected, "reason": told["reason"]})
+    waiting += [
+        {"job": job, "start": None, "reason": f"it comes after {other}, which is not planned"}
+        for job, other in decision.held_back.items()
+    ]
     waiting += [
         {"job": job, "start": None, "reason": "more jobs go first than one decision looks at"}
         for job in decision.not_looked_at
@@ -42,6 +45,7 @@ def decided(decision: Decision) -> dict[str, Any]:
                 "pool": one.pool,
                 "first_gpu": one.first_gpu,
                 "gpus": one.gpus,
+                **_on_nodes(decision, one),
                 "end": {f"q{v:g}": iso(times[one.job][f"end_q{v:g}"]) for v in BAND},
             }
             for one in decision.starts
@@ -51,6 +55,7 @@ def decided(decision: Decision) -> dict[str, Any]:
                 "app": move.app,
                 "pool": move.pool,
                 "gpus": list(move.after),
+                **({"replicas": move.replicas} if move.replica > 1 else {}),
                 "enter": sorted(set(move.after) - set(move.before)),
                 "leave": sorted(set(move.before) - set(move.after)),
             }
@@ -63,6 +68,17 @@ def decided(decision: Decision) -> dict[str, Any]:
         "unmet_gpu_steps": decision.unmet,
         "deadlines": decision.deadlines,
     }
+
+
+def _on_nodes(decision: Decision, start: Start) -> dict[str, Any]:
+    """Return what a commit adds where placement is by node: the GPUs, and by node as running jobs are told."""
+    pool = decision.state.cluster.pool(start.pool)
+    if pool.placement != "node" and not pool.nodes:
+        return {}
+    out: dict[str, Any] = {"gpu_ids": list(start.gpu_ids)}
+    if pool.nodes:
+        out |= {"nodes": list(start.nodes), "held": pool.held(start.gpu_ids)}
+    return out
 
 
 def aside_notes(aside: Sequence[InputError]) -> list[str]:

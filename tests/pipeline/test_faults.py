@@ -61,7 +61,7 @@ def test_a_swap_cap_hides_no_unmet_need(site: Any, capsys: pytest.CaptureFixture
     """An app that holds nothing and may swap one GPU a step needs 9 and gets 1: 38 GPU-steps are unmet."""
     told, _ = planned(capsys, site("swap_cap_hides_unmet"), "--now", "2026-03-01T12:00:00Z")
     assert told["unmet_gpu_steps"] == 38
-    assert "8 GPUs short at step 0" in told["risks"][0] and "swap cap of 1" in told["risks"][0]
+    assert "8 GPUs short at step 0" in told["risks"][0] and "its swap cap is 1 GPU a step" in told["risks"][0]
 
 
 @pytest.mark.parametrize(

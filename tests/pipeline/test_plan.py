@@ -17,7 +17,7 @@ from tidegrid.data import App, Capacity, Cluster, Pool
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.decide import Decision, decide
-from tidegrid.pipeline.demand import Demand, planned_gpus
+from tidegrid.pipeline.demand import Demand
 from tidegrid.pipeline.etas import deadline_risks
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
@@ -178,9 +178,6 @@ def test_a_larger_demand_quantile_never_asks_for_fewer_gpus(
     low, high = (need(fitted["realtime"], sample, Policy(demand_quantile=q)) for q in (0.5, 0.95))
     for app in sample.cluster.apps:
         assert (high.gpus[app.id] >= low.gpus[app.id]).all()
-        held = len(app.held)
-        planned = (planned_gpus(d.gpus[app.id].tolist(), app.swap_cap, held) for d in (low, high))
-        assert all(a <= b for a, b in zip(*planned, strict=True))
 
 
 def test_a_demand_curve_covers_horizon_and_lookahead_at_every_step_length(
@@ -199,28 +196,82 @@ def test_a_step_across_two_hours_takes_the_larger(sample: Site, fitted: dict[str
         assert (later.gpus[app][: len(expected)] >= expected).all()
 
 
-def test_swaps_that_are_used_put_a_ramp_off_and_the_rest_follows_under_the_cap() -> None:
-    assert planned_gpus([6, 6, 6, 6], 2, 1) == [3, 5, 6, 6]
-    assert planned_gpus([6, 6, 6, 6], 2, 1, left=0) == [1, 3, 5, 6]
-    assert planned_gpus([6, 6, 6, 6], None, 1, left=0) == [6, 6, 6, 6]
+def serving(
+    site: Site,
+    need: float,
+    *,
+    held: tuple[int, ...] = (),
+    left: int | None = None,
+    pool: Pool | None = None,
+    **more: Any,
+) -> Decision:
+    """What is decided for an app that holds some GPUs and needs so many for ever, with some swaps left."""
+    one = pool or Pool(id="a", gpus=16, gpu_type="any")
+    app = App(
+        **{"id": "chat", "pool": "a", "held": held, "capacity": Capacity(units_per_gpu_hour=1.0)} | more
+    )
+    swaps = {} if left is None else {"chat": left}
+    cluster = Cluster(pools=(one,), apps=(app,))
+    state = State.of(cluster, site.requests.head(0), Site.no_running(), site.now, swaps_left=swaps)
+    known = Curve({"chat": [need]})
+    return decide(state, Estimating({"realtime": known}, site.history), Policy(demand_quantile=0.5))
+
+
+@pytest.mark.parametrize(
+    ("need", "held", "left", "after", "swaps"),
+    [(6, 1, None, 3, 2), (6, 1, 1, 2, 1), (6, 1, 0, 1, 0), (1, 6, 1, 5, 1), (1, 6, 0, 6, 0)],
+)
+def test_an_app_moves_as_far_as_the_swaps_that_are_left_allow(
+    sample: Site, need: float, held: int, left: int | None, after: int, swaps: int
+) -> None:
+    decision = serving(sample, need, held=tuple(range(held)), left=left, swap_cap=2)
+    (move,) = decision.moves
+    assert (len(move.after), move.swaps) == (after, swaps)
+    told = [event.text for event in decision.events if event.kind == "swap put off"]
+    assert bool(told) == (left is not None)
+    assert all("of 2 swaps of the step from" in text for text in told)
+
+
+def test_replicas_are_whole_and_on_one_node(sample: Site) -> None:
+    """Fault of 15 GPUs of an app with 8 a replica, and of replicas over two nodes."""
+    pool = Pool(id="a", gpus=24, gpu_type="any", node_size=8, placement="node")
+    capacity = Capacity(units_per_gpu_hour=1.0, gpus_per_replica=4, min_replicas=1)
+    decision = serving(sample, 10, held=(0, 1, 2, 3, 9), pool=pool, capacity=capacity)
+    app = decision.problem.app_by_id["chat"]
+    assert (app.replica, app.floor, app.demand[0], app.held_replicas) == (4, 4, 12, ((0, 1, 2, 3),))
+    (move,) = decision.moves
+    assert len(move.replicas) == 3 and (0, 1, 2, 3) in map(tuple, move.replicas)
+    assert all(len({gpu // 8 for gpu in one}) == 1 for one in move.replicas)
+    assert "GPUs 9, which are no whole replica" in decision.events[-1].text
+    commit = decided(decision)["apps"][0]
+    assert commit["replicas"] == move.replicas and commit["enter"] == sorted(
+        set(move.after) - {0, 1, 2, 3, 9}
+    )
+
+
+def test_a_floor_is_held_while_nothing_is_asked_for(sample: Site) -> None:
+    capacity = Capacity(units_per_gpu_hour=1.0, gpus_per_replica=2, min_replicas=1)
+    decision = serving(sample, 0, capacity=capacity)
+    assert min(decision.plan.apps[0].counts()) == 2 and not decision.risks
+
+
+def test_an_app_keeps_the_gpus_that_it_holds_where_nothing_is_gained(sample: Site) -> None:
+    decision = serving(sample, 2, held=(5, 11))
+    assert {tuple(sorted(cells)) for cells in decision.plan.apps[0].cells} == {(5, 11)}
+    assert decision.plan.metrics["swaps"] == 0
 
 
 def test_need_that_a_cap_forbids_is_told_as_unmet_from_its_first_step(
-    sample: Site, fitted: dict[str, Estimator]
+    sample: Site,
 ) -> None:
     """An app that holds nothing and may gain one GPU a step, and needs nine: 36 GPU-steps short, by its cap."""
-    pool = Pool(id="a", gpus=16, gpu_type="any")
-    app = App(id="chat", pool="a", swap_cap=1, series_id="chat", capacity=Capacity(units_per_gpu_hour=1.0))
-    state = State.of(
-        Cluster(pools=(pool,), apps=(app,)), sample.requests.head(0), Site.no_running(), sample.now
-    )
-    known = Curve({"chat": [9.0]})
-    decision = decide(state, Estimating({"realtime": known}, sample.history), Policy(demand_quantile=0.5))
+    decision = serving(sample, 9, swap_cap=1)
+    assert decision.problem.app_by_id["chat"].demand[:3] == (9, 9, 9)
     assert [len(cells) for cells in decision.plan.apps[0].cells[:10]] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
-    assert decision.unmet == sum(range(9))
+    assert decision.unmet == decision.plan.metrics["shortfall"] == sum(range(9))
     first = decision.risks[0]
-    assert (first["app"], first["from"], first["short"]) == ("chat", 0, 8)
-    assert "swap cap of 1" in first["text"]
+    assert (first["app"], first["from"], first["short"], first["cause"]) == ("chat", 0, 8, "swap cap")
+    assert "its swap cap is 1 GPU a step" in first["text"]
 
 
 def test_two_apps_that_need_more_than_there_is_never_get_more(

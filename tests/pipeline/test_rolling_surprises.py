@@ -281,12 +281,13 @@ def test_a_swap_cap_counts_for_a_step_however_many_ticks_fall_into_it(
     assert told.count("swap put off") == 2
 
 
-def test_gpus_that_an_app_may_not_enter_yet_are_planned_for_jobs(tmp_path: Path, state: StateStore) -> None:
-    """Seven of eight GPUs are left where the app has used its swaps: a job that fits starts on them."""
+def test_gpus_that_an_app_may_not_enter_yet_are_kept_for_it(tmp_path: Path, state: StateStore) -> None:
+    """The app needs all eight, has three and is to have five within the hour: a job that fits beside those starts."""
     world = World(tmp_path / "site", apps={"chat": (9, 2, [8.0])}, held={"chat": [0]})
     step(world, state)
     world.advance(20)
-    world.submit("short", 4, 1, 1)
+    world.submit("wide", 4, 1, 1)
+    world.submit("short", 2, 1, 1)
     document = step(world, state)
     assert len(document["apps"][0]["gpus"]) == 3
     assert [start["job"] for start in document["start"]] == ["short"]
