@@ -90,9 +90,9 @@ def _unchanged(last: Kept, problem: Problem, spots: dict[str, Placement], k: int
                 and spot.steps != job.running.remaining
             ):
                 return False
-        elif (before.shapes, before.after, before.work) != (job.shapes, job.after, job.work):
-            return False
-        elif spot is not None and spot.start < 0:
+        elif (before.shapes, before.after, before.work) != (job.shapes, job.after, job.work) or (
+            spot is not None and spot.start < 0
+        ):
             return False
     if last.problem.tenants != problem.tenants or last.problem.groups != problem.groups:
         return False

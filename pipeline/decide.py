@@ -234,15 +234,11 @@ def _moves(state: State, problem: Problem, plan: Plan) -> tuple[list[Move], list
             continue
         after[app.id] = _partly(old, new, forced[app.id], most // size)
         window = iso(state.now.floor(pd.Timedelta(minutes=problem.step_minutes)))
-        text = (
-            f"{app.id} gets {size * len(after[app.id])} of {size * len(new)} GPUs: {cap - most} of {cap} swaps of the "
-            f"step from {window} are used"
+        have, wanted = size * len(after[app.id]), size * len(new)
+        did = (
+            f"gets {have} of {wanted} GPUs" if have < wanted else f"keeps {have} GPUs, {wanted} were planned"
         )
-        if len(after[app.id]) >= len(new):
-            text = (
-                f"{app.id} keeps {size * len(after[app.id])} GPUs where {size * len(new)} were planned: {cap - most} of "
-                f"{cap} swaps of the step from {window} are used"
-            )
+        text = f"{app.id} {did}: {cap - most} of {cap} swaps of the step from {window} are used"
         events.append(Event("swap put off", app.id, text))
     events += _settled(before, after, pool)
     return [
