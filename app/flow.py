@@ -165,15 +165,16 @@ def figures(problem: Problem, plans: Mapping[str, Plan]) -> list[list[str]]:
         gain = f"{100 * (m['value'] / base - 1):+.1f} %" if base > 0 else "–"
         rows.append(
             [
-                mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}", gain, f"{m['objective']:.1f}",
-                f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
+                mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}", gain,
+                f"{m['objective']:.1f}", f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
             ]
         )  # fmt: skip
     return rows
 
 
 COLUMNS = [
-    "mode", "utilization", "work / occupied", "value", "against fifo", "objective", "unmet GPU-steps", "swaps", "placed",
+    "mode", "utilization", "work / occupied", "value", "against fifo", "objective", "unmet GPU-steps", "swaps",
+    "placed",
 ]  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.control import Settings
 from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.problem import is_down
 from tidegrid.pipeline.records import iso
 from tidegrid.pipeline.resident import Resident
 from tidegrid.pipeline.site import Site
@@ -373,8 +372,8 @@ def _figures(decision: Decision) -> dict[str, float]:
     out = {name: float(metrics[name]) for name in FIGURES if name in metrics}
     return {
         **out,
-        "jobs": float(sum(not is_down(job.id) for job in decision.problem.jobs)),
-        "placed": float(sum(not is_down(placed.job) for placed in decision.plan.placements)),
+        "jobs": float(len(decision.problem.jobs)),
+        "placed": float(len(decision.plan.placements)),
         "starts_now": float(len(decision.starts)),
         "unmet_gpu_steps": float(decision.unmet),
     }

@@ -218,16 +218,16 @@ def explain(
 
 
 _COLUMNS = [
-    "mode", "utilization", "work / occupied", "value", "objective", "unmet GPU-steps", "swaps", "placed", "gap to bound",
-    "median",
+    "mode", "utilization", "work / occupied", "value", "objective", "unmet GPU-steps", "swaps", "placed",
+    "gap to bound", "median",
 ]  # fmt: skip
 
 
 def _figures(problem: "Problem", mode: str, plan: "Plan") -> list[str]:
     m = plan.metrics
     return [
-        mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}", f"{m['objective']:.1f}",
-        f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
+        mode, f"{100 * m['utilization']:.1f} %", work_share(problem, plan), f"{m['value']:.1f}",
+        f"{m['objective']:.1f}", f"{m['shortfall']:g}", f"{m['swaps']:g}", f"{m['placed']:g} of {m['jobs']:g}",
     ]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from tidegrid.app.service.fared import by_kind, by_series, models_of
 from tidegrid.app.service.savings import savings_of, tenants_of
 from tidegrid.data import Cluster, History
 from tidegrid.models import ModelStore
-from tidegrid.pipeline.problem import is_down
 from tidegrid.pipeline.records import iso
 from tidegrid.pipeline.rolling import Commit, StateStore, accuracy
 from tidegrid.pipeline.state import State
@@ -409,9 +408,14 @@ def grid_of(problem: Problem, plan: Plan) -> dict[str, Any]:
             kinds.append(KINDS.index(kind))
         return tasks[task]
 
+    for pool in problem.pools:
+        for window in pool.closed or ():
+            (first, last), end = window.gpus, min(window.end, problem.steps)
+            if window.kind == "down" and window.start < end:
+                cells = [first, last - first, window.start, end - window.start]
+                blocks.append([number("down", "down"), places[pool.id], *cells])
     for p in plan.placements:
-        down = is_down(p.job)
-        task = number("down" if down else p.job, "down" if down else problem.job_by_id[p.job].kind)
+        task = number(p.job, problem.job_by_id[p.job].kind)
         steps = min(p.end, problem.steps) - p.start
         blocks += [[task, places[p.pool], a, n, p.start, steps] for a, n in runs(p.ids) if steps > 0]
     for entry in plan.apps:
