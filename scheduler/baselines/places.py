@@ -59,6 +59,9 @@ class Layout:
         self._legal = lru_cache(maxsize=None)(self._legal_firsts)
         self.fits = lru_cache(maxsize=None)(self._fits)  # of the empty pool: long queues ask again and again
 
+    def __reduce__(self) -> tuple[type["Layout"], tuple[Pool]]:
+        return Layout, (self.pool,)  # caches stay in their process
+
     def nodes_of(self, shape: Shape) -> int:
         """On how many nodes a shape lies; 1 in a line; 0 where it cannot lie evenly."""
         return shape.nodes_in(self.pool) if self.by_node else 1

@@ -310,7 +310,7 @@ def test_a_policy_file_names_the_parameter_that_is_wrong(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"policy\.json, decay"):
         Policy.read(path)
     path.write_text('{"decai": 0.9}')
-    with pytest.raises(InputError, match="the parameters are"):
+    with pytest.raises(InputError, match="decai: is unknown; use some of step_minutes"):
         Policy.read(path)
 
 
