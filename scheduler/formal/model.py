@@ -252,9 +252,11 @@ class CountModel:
         return load
 
     def _at_most(self, load: Load, most: int) -> None:
-        """Hold non-negative variables under a limit, where they can pass it."""
+        """Hold a sum of non-negative variables under a limit, where it can pass it."""
         if load.variables and load.most > most:
             self.cp.add(load.expression <= most)
+        elif load.fixed > most:
+            self.cp.add_bool_or(False)  # what has no choice does not fit
 
     def _count_apps(self) -> None:
         """Rule 4 on counts, what entering costs, and the penalty inside the horizon."""
