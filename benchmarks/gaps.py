@@ -142,7 +142,9 @@ def main() -> int:
     parser.add_argument("family", nargs="*", help=f"any of {', '.join(MADE)}; all where none is given")
     parser.add_argument("--count", type=int, default=24, help="problems of a family (24)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
-    parser.add_argument("--deterministic", type=float, default=10.0, help="deterministic time of a bound (10)")
+    parser.add_argument(
+        "--deterministic", type=float, default=10.0, help="deterministic time of a bound (10)"
+    )
     parser.add_argument("--bounds", type=Path, help="file that keeps the bounds")
     parser.add_argument("--known", action="store_true", help="use the bounds of the file alone")
     parser.add_argument("--each", action="store_true", help="print every problem")

@@ -143,7 +143,8 @@ def _print_solver(plan: "Plan") -> None:
     status, gap = solver["status"], f"{100 * solver['gap']:.2f} %"
     say(f"proven bound of the objective: {solver['bound']:.1f}, which no legal plan exceeds")
     if status == "optimal":
-        say(f"gap {100 * max(0.0, solver['gap']):.2g} %: no plan is better than this one (optimal)")
+        gap = f"gap {100 * max(0.0, solver['gap']):.2g} %"
+        say(f"{gap}: no plan is better than this one by more than {solver['tolerance']:.2g} (optimal)")
     else:
         say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):

@@ -20,7 +20,6 @@ from tidegrid.scheduler.limits import limits_of
 from tidegrid.scheduler.plan import Plan
 
 Var = Any  # cp_model.IntVar, which mypy does not see; an int where there is no choice
-_sum = cp_model.LinearExpr.sum
 
 
 class Load:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import clusters, problems
 
+from tidegrid.errors import InputError
 from tidegrid.scheduler import Placement, Plan, Pool, Problem, check, solve
 from tidegrid.scheduler.formal import changes, parts, time_to_objective
 from tidegrid.scheduler.formal import full as full_module
@@ -118,6 +119,40 @@ def test_the_same_input_and_seed_give_the_same_bytes() -> None:
     problem = contended(5)
     one, two = (json.dumps(full(problem, 0.5, seed=7).to_dict()) for _ in range(2))
     assert one == two
+
+
+def test_two_workers_give_a_plan_as_good_and_the_same_one_again() -> None:
+    problem = by_node()
+    one, two = (full(problem, 0.5, workers=2) for _ in range(2))
+    assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
+    assert one.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_the_course_of_bound_and_objective_is_told() -> None:
+    """The bound falls, the objective rises, and both end at what the plan states."""
+    plan = full(contended(), 1.0)
+    solver = plan.extra["solver"]
+    bounds, objectives = ([step[key] for step in solver["course"]] for key in ("bound", "objective"))
+    assert bounds == sorted(bounds, reverse=True) and objectives == sorted(objectives)
+    assert (bounds[-1], objectives[-1]) == (solver["bound"], pytest.approx(plan.metrics["objective"]))
+
+
+def test_optimal_is_said_only_within_the_tolerance() -> None:
+    """A wide tolerance ends the search at once; the default one is a small share of the value."""
+    problem = contended()
+    usual = full(problem, 0.2).extra["solver"]
+    wide = full(problem, 0.2, tolerance=1e9).extra["solver"]
+    assert wide["status"] == "optimal" and wide["tolerance"] == 1e9
+    assert (usual["status"] == "optimal") == (
+        usual["bound"] - usual["fast_objective"] - usual["gain"] <= usual["tolerance"]
+    )
+    assert usual["tolerance"] < 0.01
+
+
+@pytest.mark.parametrize("options", [{"tolerance": -1.0}, {"workers": 0}, {"deterministic_time": -1.0}])
+def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        solve(by_node(), mode="full", **options)  # type: ignore[arg-type]
 
 
 def test_waves_all_fit() -> None:
