@@ -25,7 +25,7 @@ CELLS_A_SECOND = 100_000
 #: Cells up to which the whole model is so quick that it comes before its parts.
 FEW_CELLS = 50_000
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
-COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.35, 0.1, 0.08, 0.2
+COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.5, 0.1, 0.08, 0.2
 PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
 #: Where the counts are solved beside the search, it improves parts for this share of the limit until they are there.
 FIRST_COUNT_SHARE = 0.2
@@ -125,6 +125,7 @@ class Search:
         self.objective, self._worth = self.fast.metrics["objective"], self.fast.metrics["value"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
+        self._lines = any(not pool.by_node for pool in self.problem.pools)
 
     def improve(self) -> None:
         """Lower the bound and raise the plan until they meet or the budget ends."""
@@ -233,7 +234,7 @@ class Search:
             share * self.budget.total(),
             on_bound=self.lower_scaled if whole else None,
             slack=self.terms.rounding,
-            named=True,
+            named=self._lines,
         ).answer()
         if whole and answer.bound is not None:
             self.lower_scaled(answer.bound)
@@ -248,7 +249,7 @@ class Search:
             return
         free = {j: [c] for j, c in counted.chosen.items() if not self.problem.jobs[j].running}
         model = NamedModel(self.terms, Part(free, frozenset(free)), counted.counts)
-        answer = Run(model.cp, self.budget, PLACE_SHARE * self.budget.total(), named=True).answer()
+        answer = Run(model.cp, self.budget, PLACE_SHARE * self.budget.total(), named=self._lines).answer()
         if answer.solution is not None and self._offer(
             as_plan(self.terms, "full", model.facts(answer.solution), self.best), "placed"
         ):
@@ -288,9 +289,10 @@ class Search:
             model = NamedModel(self.terms, part)
             model.hint(part.kept)
             before, left = self.objective, self.budget.left()
-            answer = self._solve(
-                model, PART_SHARE, f"{len(free)} jobs freed", whole=len(free) == len(waiting)
-            )
+            whole = len(free) == len(waiting)
+            # parts almost as large were solved: what is left goes to the bound
+            share = (left - until) / self.budget.total() if whole else PART_SHARE
+            answer = self._solve(model, share, f"{len(free)} jobs freed", whole=whole)
             self.budget.spend(BUILD_TIME)
             quick = left - self.budget.left() < 0.25 * PART_SHARE * self.budget.total()
             if not answer.optimal:
@@ -340,7 +342,7 @@ class Search:
             model.cp.add(app.replica * n >= min(app.replica * best.counts[a, t], app.demand[t]))
         model.fewest_swaps()
         model.hint(best)
-        answer = Run(model.cp, self.budget, SETTLE_SHARE * self.budget.total(), named=True).answer()
+        answer = Run(model.cp, self.budget, SETTLE_SHARE * self.budget.total(), named=self._lines).answer()
         if answer.solution is None:
             return
         settled = as_plan(self.terms, "full", model.facts(answer.solution), self.best)
