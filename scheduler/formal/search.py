@@ -24,6 +24,8 @@ from tidegrid.scheduler.solve import solve
 CELLS_A_SECOND = 100_000
 #: Cells up to which the whole model is so quick that it comes before its parts.
 FEW_CELLS = 50_000
+#: Cells beyond which even a part of the jobs has too many places: windows are searched instead.
+MANY_CELLS = 1_000_000
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
 COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.5, 0.1, 0.08, 0.2
 PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
@@ -135,7 +137,7 @@ class Search:
         rest = (1.0 - PRICES_SHARE) * self.budget.total() if large else 0.0
         self._lower(padded(self.terms, price_bound(self.terms, lambda: self.budget.left() > rest)))
         if large:
-            self._search_windows()
+            self._search_windows(until=0.0)
         if large or self.met():
             return
         if LONGER_ROUNDS:  # its rounds cost far less than the model of a part
@@ -154,13 +156,16 @@ class Search:
 
     def _improve(self, counting: _Counting) -> None:
         rng = np.random.default_rng(self.budget.seed)
+        cells = self._cells()
+        if cells > MANY_CELLS:
+            self._search_windows(until=SETTLE_SHARE * self.budget.total())
+            return
         if counting.beside:
             first = self.budget.left() - FIRST_COUNT_SHARE * self.budget.total()
             self._search_parts(rng, until=first, stop=counting.ended)
         else:
             counting.wait()
         self._name(counting.news())
-        cells = self._cells()
         if cells <= FEW_CELLS and not self.met():
             self._search_whole()
         # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
@@ -300,7 +305,7 @@ class Search:
             elif self.objective == before:
                 size = min(len(waiting), size + (2 if quick else 1))
 
-    def _search_windows(self) -> None:
+    def _search_windows(self, until: float) -> None:
         """Search a large problem window by window, in order of idle GPUs, again and again."""
         least = WINDOW_SECONDS if self.budget.deterministic is None else WINDOW_TIME
         share = max(WINDOW_SHARE, least / self.budget.total())
@@ -308,7 +313,7 @@ class Search:
         for sweep in count():
             turns = windows(self.problem, self.best, sweep)
             for turn, where in enumerate(turns):
-                if self.met():
+                if self.met() or self.budget.left() <= until:
                     return
                 part = window(self.terms, self.best, where, sweep * len(turns) + turn, rng)
                 self.budget.spend(BUILD_TIME)
