@@ -29,6 +29,8 @@ MANY_CELLS = 1_000_000
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
 COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.5, 0.1, 0.08, 0.2
 PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
+#: Parts in turn without a better plan, after which the whole model has its turn, and the share of what is left for it.
+PATIENCE, PROOF_SHARE = 8, 0.6
 #: Where the counts are solved beside the search, it improves parts for this share of the limit until they are there.
 FIRST_COUNT_SHARE = 0.2
 #: What building a part costs, in deterministic time, which does not count it.
@@ -127,6 +129,7 @@ class Search:
         self.objective, self._worth = self.fast.metrics["objective"], self.fast.metrics["value"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
+        self._exhausted = False
         self._lines = any(not pool.by_node for pool in self.problem.pools)
 
     def improve(self) -> None:
@@ -174,11 +177,15 @@ class Search:
         if FEW_CELLS < cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
             self._search_whole()
         self._name(counting.news())
-        self._search_parts(rng, until=SETTLE_SHARE * self.budget.total())
+        rest = SETTLE_SHARE * self.budget.total()
+        while not self.met() and self.budget.left() > rest:
+            self._search_parts(rng, until=rest, patience=PATIENCE)
+            if cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
+                self._search_whole(PROOF_SHARE * (self.budget.left() - rest) / self.budget.total())
 
     def met(self) -> bool:
-        """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
-        return self.budget.left() <= 0.0 or self.proven()
+        """Whether nothing is left to do: the plan meets the bound, the model is solved, or the budget is spent."""
+        return self.budget.left() <= 0.0 or self._exhausted or self.proven()
 
     def proven(self) -> bool:
         """Whether no legal plan is worth more than this one by more than the tolerance."""
@@ -275,20 +282,29 @@ class Search:
         model.hint(counted)
         self._solve(model, NEAR_SHARE, f"moved by up to {reach}")
 
-    def _search_whole(self) -> None:
+    def _search_whole(self, share: float = WHOLE_SHARE) -> None:
         """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
         best = Facts.of(self.terms, self.best)
         model = NamedModel(self.terms, known=(best,))
         model.hint(best)
-        self._solve(model, WHOLE_SHARE, "whole", whole=True)
+        self._exhausted = self._solve(model, share, "whole", whole=True).optimal
+        self.budget.spend(BUILD_TIME)
 
     def _search_parts(
-        self, rng: np.random.Generator, until: float, stop: Callable[[], bool] = lambda: False
+        self,
+        rng: np.random.Generator,
+        until: float,
+        stop: Callable[[], bool] = lambda: False,
+        patience: float = np.inf,
     ) -> None:
-        """Free some jobs, keep the others where they are, solve, and go on with others."""
+        """Free some jobs, keep the others where they are, solve, and go on with others.
+
+        It ends once so much budget is left, when asked to stop, or when ``patience`` parts in turn gave nothing.
+        """
         waiting = [j for j, columns in everything(self.terms).columns.items() if columns]
         size = max(8, len(waiting) // 2)
-        while waiting and not self.met() and self.budget.left() > until and not stop():
+        vain = 0
+        while waiting and not self.met() and self.budget.left() > until and not stop() and vain < patience:
             free = neighbours(self.terms, self.best, rng, waiting, min(size, len(waiting)))
             part = free_jobs(self.terms, self.best, free)
             model = NamedModel(self.terms, part)
@@ -299,6 +315,7 @@ class Search:
             share = (left - until) / self.budget.total() if whole else PART_SHARE
             answer = self._solve(model, share, f"{len(free)} jobs freed", whole=whole)
             self.budget.spend(BUILD_TIME)
+            vain = vain + 1 if self.objective == before else 0
             quick = left - self.budget.left() < 0.25 * PART_SHARE * self.budget.total()
             if not answer.optimal:
                 size = max(4, size - 1)
