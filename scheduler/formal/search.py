@@ -28,9 +28,9 @@ FEW_CELLS = 50_000
 MANY_CELLS = 1_000_000
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
 COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.5, 0.1, 0.08, 0.2
-PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
-#: Parts in turn without a better plan, after which the whole model has its turn, and the share of what is left for it.
-PATIENCE, PROOF_SHARE = 8, 0.6
+PART_SHARE, SETTLE_SHARE = 0.04, 0.03
+#: Parts in turn without a better plan, after which the whole model has its turn, and its share of what is left.
+PATIENCE, TURN_SHARE = 8, 0.5
 #: Where the counts are solved beside the search, it improves parts for this share of the limit until they are there.
 FIRST_COUNT_SHARE = 0.2
 #: What building a part costs, in deterministic time, which does not count it.
@@ -170,18 +170,14 @@ class Search:
             counting.wait()
         self._name(counting.news())
         if cells <= FEW_CELLS and not self.met():
-            self._search_whole()
-        # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
-        self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
-        self._name(counting.news())
-        if FEW_CELLS < cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
-            self._search_whole()
-        self._name(counting.news())
+            self._search_whole(WHOLE_SHARE)
+        # Parts are the quickest way up, the whole model is the only way to a better bound: they take turns.
         rest = SETTLE_SHARE * self.budget.total()
         while not self.met() and self.budget.left() > rest:
             self._search_parts(rng, until=rest, patience=PATIENCE)
+            self._name(counting.news())
             if cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
-                self._search_whole(PROOF_SHARE * (self.budget.left() - rest) / self.budget.total())
+                self._search_whole(TURN_SHARE * (self.budget.left() - rest) / self.budget.total())
 
     def met(self) -> bool:
         """Whether nothing is left to do: the plan meets the bound, the model is solved, or the budget is spent."""
@@ -282,7 +278,7 @@ class Search:
         model.hint(counted)
         self._solve(model, NEAR_SHARE, f"moved by up to {reach}")
 
-    def _search_whole(self, share: float = WHOLE_SHARE) -> None:
+    def _search_whole(self, share: float) -> None:
         """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
         best = Facts.of(self.terms, self.best)
         model = NamedModel(self.terms, known=(best,))
