@@ -7,9 +7,9 @@
 The bound of a problem is the lowest that `bound` (GPUs counted) and mode full have proven, each in so much of CP-SAT's
 deterministic time: what the machine does beside has no part in it. Bounds are kept in a file; a later run with more
 time lowers those that are not met. The gap is (bound - objective) ÷ |bound|. It says nothing where the bound lies near
-zero, as where a large value meets a demand that cannot be served; so there is beside it the same difference ÷ the larger
-of |bound| and the plan's value, which is what bars of version 2 are held against. Plans pass both checkers, and are held
-against fifo's. Exit code 1 where a bar is missed, 2 where the input is wrong.
+zero, as where a large value meets a demand that cannot be served; so the same difference ÷ the larger of |bound| and
+the plan's value stands beside it, and is held against the bars. Plans pass both checkers, and are held against fifo's.
+Exit code 1 where a bar is missed, 2 where the input is wrong.
 """
 
 import argparse
