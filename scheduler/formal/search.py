@@ -235,18 +235,19 @@ class Search:
 
     def _solve(self, model: NamedModel, share: float, stage: str, *, whole: bool = False) -> Answer:
         """Run a model for a share of the limit; the bound of the whole model bounds the problem."""
-        whole = whole and model.complete
+        bounds = whole and model.complete
         answer = Run(
             model.cp,
             self.budget,
             share * self.budget.total(),
-            on_bound=self.lower_scaled if whole else None,
+            on_bound=self.lower_scaled if bounds else None,
             slack=self.terms.rounding,
             named=self._lines,
         ).answer()
-        if whole and answer.bound is not None:
+        if bounds and answer.bound is not None:
             self.lower_scaled(answer.bound)
         self.statuses.append(answer.status)
+        self._exhausted = whole and answer.optimal
         if answer.solution is not None:
             self._offer(as_plan(self.terms, "full", model.facts(answer.solution), self.best), stage)
         return answer
@@ -283,7 +284,7 @@ class Search:
         best = Facts.of(self.terms, self.best)
         model = NamedModel(self.terms, known=(best,))
         model.hint(best)
-        self._exhausted = self._solve(model, share, "whole", whole=True).optimal
+        self._solve(model, share, "whole", whole=True)
         self.budget.spend(BUILD_TIME)
 
     def _search_parts(
