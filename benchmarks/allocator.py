@@ -1,7 +1,7 @@
-"""Mode fast measured: legality, baselines, gap to the bound, zero-waste boards, clusters, time, scale and growth.
+"""Mode fast measured: legality, baselines, zero-waste boards, time, scale and growth; gaps have gaps.py.
 
-    python benchmarks/allocator.py                     every table, about ten minutes
-    python benchmarks/allocator.py gap boards          these tables only
+    python benchmarks/allocator.py                     every table, some minutes
+    python benchmarks/allocator.py legal boards        these tables only
     python benchmarks/allocator.py --problems 50       fewer problems
 
 Times are CPU seconds, least of several warm runs. All problems are made up, from seeds. Exit code 1 where a
@@ -22,9 +22,7 @@ import numpy as np
 
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.scheduler import BASELINES, Plan, Problem, check, solve
-from tidegrid.scheduler.formal import bound
 from tidegrid.scheduler.generate import random_problem
-from tidegrid.scheduler.generate_clusters import FAMILIES, random_cluster
 
 BOARDS = ((8, 24, 12), (8, 24, 20), (16, 24, 24), (16, 36, 30), (32, 48, 40), (32, 48, 60), (64, 48, 100))
 GROWTH = (250, 500, 1000, 2000, 4000, 8000)
@@ -249,36 +247,6 @@ def legal_and_baselines(count: int) -> list[str]:
     return missed
 
 
-def gap(count: int, limit: float) -> list[str]:
-    """Gap to the proven bound on 8–16 GPUs and 10–24 jobs, at the default budget and with more rounds."""
-    print(
-        "| family | rounds | problems | mean gap | median | 90 % | worst | optimal | over 8 % | ms, median |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    missed = []
-    for name, make, barred in (("a day", day, True), ("any kind", any_kind_of_size, False)):
-        problems = [make(seed) for seed in range(count)]
-        bounds = [bound(problem, limit) for problem in problems]
-        for rounds in (None, 1000, 5000):
-            gaps, times = [], []
-            for problem, least in zip(problems, bounds, strict=True):
-                begin = time.process_time()
-                plan = solve(problem, rounds=rounds)
-                times.append(time.process_time() - begin)
-                gaps.append(100 * least.gap(plan.metrics["objective"]))
-            g = np.array(gaps)
-            print(
-                f"| {name} | {rounds or 'default'} | {count} | {g.mean():.2f} % | {np.median(g):.2f} % "
-                f"| {np.quantile(g, 0.9):.2f} % | {g.max():.1f} % | {(g < 1e-4).sum()} | {(g > 8).sum()} "
-                f"| {1000 * np.median(times):.2f} |"
-            )
-            if barred and rounds is None and (g.mean() > 1.2 or g.max() > 4):
-                missed.append(f"gap, {name}: mean {g.mean():.2f} %, worst {g.max():.1f} %")
-        proven = sum(b.proven for b in bounds)
-        print(f"\n{name}: {proven} of {count} bounds proven in {limit:g} s; the others are looser.\n")
-    return missed
-
-
 def boards(count: int) -> list[str]:
     """Zero-waste boards: how much of them is filled."""
     print(
@@ -302,34 +270,6 @@ def boards(count: int) -> list[str]:
         )
         if mean < 98.5 or (gpus <= 32 and ms > 15):
             missed.append(f"board {gpus} × {steps}, {pieces}: {mean:.2f} % in {ms:.1f} ms")
-    print()
-    return missed
-
-
-def clusters(count: int) -> list[str]:
-    """Version 2, by family: both checkers, and what is missing to the best plan of many rounds."""
-    contract = contract_checker()
-    print("| family | problems | illegal | greedy starts | default, mean | worst | ms, mean |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    missed = []
-    for family in FAMILIES:
-        illegal, start, usual, times = 0, [], [], []
-        for seed in range(count):
-            problem = random_cluster(seed, family, pools=(1, 1), nodes=(2, 3), jobs=(10, 20), steps=(16, 24))
-            best = solve(problem, rounds=12_000).metrics
-            begin = time.process_time()
-            plan = solve(problem)
-            times.append(1000 * (time.process_time() - begin))
-            illegal += contract is not None and bool(contract(problem.to_dict(), plan.to_dict())[0])
-            # as a share of the value: objectives lie near zero where demand cannot be served
-            for objective, into in ((solve(problem, rounds=0).metrics, start), (plan.metrics, usual)):
-                into.append(100 * (best["objective"] - objective["objective"]) / max(1.0, best["value"]))
-        print(
-            f"| {family} | {count} | {illegal} | {np.mean(start):.2f} % | {np.mean(usual):.2f} % "
-            f"| {max(usual):.1f} % | {np.mean(times):.1f} |"
-        )
-        if illegal:
-            missed.append(f"{family}: {illegal} illegal plans")
     print()
     return missed
 
@@ -406,10 +346,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = ("legal", "gap", "boards", "clusters", "time", "scale")
+    tables = ("legal", "boards", "time", "scale")
     parser.add_argument("table", nargs="*", help=f"any of {', '.join(tables)}; all where none is given")
     parser.add_argument("--problems", type=int, default=100, help="random problems of a family (100)")
-    parser.add_argument("--limit", type=float, default=4.0, help="seconds for each bound (4)")
     parser.add_argument("--plot", type=Path, help="write the growth as a picture")
     arguments = parser.parse_args()
     asked = arguments.table or list(tables)
@@ -425,12 +364,8 @@ def main() -> int:
     for table in asked:
         if table == "legal":
             missed += legal_and_baselines(count)
-        elif table == "gap":
-            missed += gap(count, arguments.limit)
         elif table == "boards":
             missed += boards(max(1, count // 5))
-        elif table == "clusters":
-            missed += clusters(max(1, count // 2))
         elif table == "time":
             missed += timing(30)
         else:

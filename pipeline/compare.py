@@ -100,6 +100,7 @@ def compare(
     name: str = "problem",
     time_limit: float | None = 5.0,
     bound_limit: float | None = 5.0,
+    workers: int = 1,
     seed: int = 0,
     repeats: int = 0,
     race: bool = False,
@@ -120,6 +121,8 @@ def compare(
         Seconds for the modes that search until a limit.
     bound_limit
         Seconds for the proven bound; None for no bound.
+    workers
+        Threads of the solver in mode ``full``.
     seed
         Seed of every mode.
     repeats
@@ -146,7 +149,9 @@ def compare(
     seconds: dict[str, list[float]] = {}
     for mode in names:
         step(f"{name}: {mode}")
-        options = {"progress": lambda text: step(f"{name}: full: {text}")} if mode == "full" else {}
+        options: dict[str, Any] = {}
+        if mode == "full":
+            options = {"progress": lambda text: step(f"{name}: full: {text}"), "workers": workers}
         plans[mode] = solve(problem, mode=mode, time_limit=time_limit, seed=seed, **options)
         if repeats and mode != "full":
             seconds[mode] = [_timed(problem, mode, seed, clock) for _ in range(repeats)]

@@ -42,6 +42,7 @@ TimeLimit = Annotated[
         help="Seconds for mode full, and again for the proven bound.",
     ),
 ]
+Workers = Annotated[int, typer.Option("--workers", min=1, max=64, help="Threads of mode full's solver.")]
 Timezone = Annotated[
     str | None,
     typer.Option("--timezone", callback=a_zone, help="IANA zone of the clock times; UTC where absent."),
@@ -72,6 +73,7 @@ def solve(
             help="Seconds; mode full alone takes it.",
         ),
     ] = None,
+    workers: Workers = 1,
     timezone: Timezone = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
@@ -90,7 +92,7 @@ def solve(
     check_outputs(out)
     problem = Problem.read(problem_file)
     with progress(f"planning with mode {mode}", lines=mode == "full") as step:
-        options: dict[str, Any] = {"progress": step} if mode == "full" else {}
+        options: dict[str, Any] = {"progress": step, "workers": workers} if mode == "full" else {}
         plan = plan_problem(problem, mode=mode, time_limit=time_limit, seed=seed, **options)
         step("explaining the plan")
         plan = explain_plan(problem, plan, timezone)
@@ -142,7 +144,8 @@ def _print_solver(plan: "Plan") -> None:
     status, gap = solver["status"], f"{100 * solver['gap']:.2f} %"
     say(f"proven bound of the objective: {solver['bound']:.1f}, which no legal plan exceeds")
     if status == "optimal":
-        say(f"gap {100 * max(0.0, solver['gap']):.2g} %: no plan is better than this one (optimal)")
+        gap = f"gap {100 * max(0.0, solver['gap']):.2g} %"
+        say(f"{gap}: no plan is better than this one by more than {solver['tolerance']:.2g} (optimal)")
     else:
         say(f"gap {gap}: no plan is better than this one by more than that; {_STATUS[status]} ({status})")
     if solver.get("trouble"):
@@ -253,6 +256,7 @@ def compare(
     repeats: Annotated[
         int, typer.Option("--repeats", min=0, max=10_000, help="Timed runs of each mode.")
     ] = 5,
+    workers: Workers = 1,
     report: Report = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
@@ -271,7 +275,7 @@ def compare(
     with progress("comparing", lines=True) as step:
         comparison = compare_modes(
             problem, mode, name=problem_file.stem, time_limit=time_limit, bound_limit=max(time_limit, 1.0),
-            seed=seed, repeats=repeats, step=step,
+            workers=workers, seed=seed, repeats=repeats, step=step,
         )  # fmt: skip
         if report is not None:
             step("drawing the report")

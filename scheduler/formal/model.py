@@ -20,7 +20,6 @@ from tidegrid.scheduler.limits import limits_of
 from tidegrid.scheduler.plan import Plan
 
 Var = Any  # cp_model.IntVar, which mypy does not see; an int where there is no choice
-_sum = cp_model.LinearExpr.sum
 
 
 class Load:
@@ -252,9 +251,11 @@ class CountModel:
         return load
 
     def _at_most(self, load: Load, most: int) -> None:
-        """Hold non-negative variables under a limit, where they can pass it."""
+        """Hold a sum of non-negative variables under a limit, where it can pass it."""
         if load.variables and load.most > most:
             self.cp.add(load.expression <= most)
+        elif load.fixed > most:
+            self.cp.add_bool_or(False)  # what has no choice does not fit
 
     def _count_apps(self) -> None:
         """Rule 4 on counts, what entering costs, and the penalty inside the horizon."""

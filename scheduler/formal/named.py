@@ -248,7 +248,7 @@ class NamedModel(CountModel):
         for (j, column), pieces in self._pieces.items():
             lies = dict(facts.lies[j]) if facts.chosen.get(j) == column else {}
             for k, variable, factor in pieces:
-                if factor == 1 and not isinstance(variable, int) and variable.proto.domain[-1] > 1:
+                if factor == 1 and not isinstance(variable, int) and not variable.is_boolean:
                     self._hint(variable, lies.get(k, 0))
         for (a, t, pattern), y in self.y.items():
             held = self.problem.apps[a].held_replicas

@@ -18,7 +18,7 @@ from tidegrid.scheduler.problem import Pool, Problem, flat
 WIDTHS = (16, 32)
 #: Waiting jobs that a window may take in: the first by priority, and as many others in turn.
 FIRST_WAITING, OTHER_WAITING = 3, 3
-#: Cells of named places up to which jobs are freed in a window.
+#: Steps × GPUs of all columns in a window up to which jobs are freed: more takes longer to write down than to solve.
 WINDOW_CELLS = 50_000
 
 Window = tuple[str, int, int]

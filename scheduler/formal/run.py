@@ -105,8 +105,8 @@ class Run:
     slack
         The run ends as optimal once value and bound are this near.
     named
-        The model names GPUs: its tens of thousands of cells are left out of the LP and of the costly parts of
-        presolve, which took most of the time and gave nothing (10 × on models of 3,000 to 10,000 blocks).
+        The model names the GPUs of a line: its tens of thousands of cells are left out of the LP and of the costly
+        parts of presolve, which took most of the time and gave nothing (10 × on models of 3,000 to 10,000 blocks).
     """
 
     def __init__(

@@ -24,9 +24,13 @@ from tidegrid.scheduler.solve import solve
 CELLS_A_SECOND = 100_000
 #: Cells up to which the whole model is so quick that it comes before its parts.
 FEW_CELLS = 50_000
+#: Cells beyond which even a part of the jobs has too many places: windows are searched instead.
+MANY_CELLS = 1_000_000
 # Shares of the limit, found on random problems of 8 to 16 GPUs.
-COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.35, 0.1, 0.08, 0.2
-PART_SHARE, FIRST_PARTS_SHARE, SETTLE_SHARE = 0.04, 0.15, 0.03
+COUNT_SHARE, PLACE_SHARE, NEAR_SHARE, WHOLE_SHARE = 0.5, 0.1, 0.08, 0.2
+PART_SHARE, SETTLE_SHARE = 0.04, 0.03
+#: Parts in turn without a better plan, after which the whole model has its turn, and its share of what is left.
+PATIENCE, TURN_SHARE = 8, 0.5
 #: Where the counts are solved beside the search, it improves parts for this share of the limit until they are there.
 FIRST_COUNT_SHARE = 0.2
 #: What building a part costs, in deterministic time, which does not count it.
@@ -125,6 +129,8 @@ class Search:
         self.objective, self._worth = self.fast.metrics["objective"], self.fast.metrics["value"]
         self.terms = Terms(self.problem)
         self.bound = padded(self.terms, self.terms.objective_at_most)
+        self._exhausted = False
+        self._lines = any(not pool.by_node for pool in self.problem.pools)
 
     def improve(self) -> None:
         """Lower the bound and raise the plan until they meet or the budget ends."""
@@ -134,7 +140,7 @@ class Search:
         rest = (1.0 - PRICES_SHARE) * self.budget.total() if large else 0.0
         self._lower(padded(self.terms, price_bound(self.terms, lambda: self.budget.left() > rest)))
         if large:
-            self._search_windows()
+            self._search_windows(until=0.0)
         if large or self.met():
             return
         if LONGER_ROUNDS:  # its rounds cost far less than the model of a part
@@ -153,26 +159,29 @@ class Search:
 
     def _improve(self, counting: _Counting) -> None:
         rng = np.random.default_rng(self.budget.seed)
+        cells = self._cells()
+        if cells > MANY_CELLS:
+            self._search_windows(until=SETTLE_SHARE * self.budget.total())
+            return
         if counting.beside:
             first = self.budget.left() - FIRST_COUNT_SHARE * self.budget.total()
             self._search_parts(rng, until=first, stop=counting.ended)
         else:
             counting.wait()
         self._name(counting.news())
-        cells = self._cells()
         if cells <= FEW_CELLS and not self.met():
-            self._search_whole()
-        # Parts are the quickest way up, the whole model is the only way to a better bound: parts, whole, parts.
-        self._search_parts(rng, until=self.budget.left() - FIRST_PARTS_SHARE * self.budget.total())
-        self._name(counting.news())
-        if FEW_CELLS < cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
-            self._search_whole()
-        self._name(counting.news())
-        self._search_parts(rng, until=SETTLE_SHARE * self.budget.total())
+            self._search_whole(WHOLE_SHARE)
+        # Parts are the quickest way up, the whole model is the only way to a better bound: they take turns.
+        rest = SETTLE_SHARE * self.budget.total()
+        while not self.met() and self.budget.left() > rest:
+            self._search_parts(rng, until=rest, patience=PATIENCE)
+            self._name(counting.news())
+            if cells <= CELLS_A_SECOND * self.budget.left() and not self.met():
+                self._search_whole(TURN_SHARE * (self.budget.left() - rest) / self.budget.total())
 
     def met(self) -> bool:
-        """Whether nothing is left to do: the plan meets the bound, or the budget is spent."""
-        return self.budget.left() <= 0.0 or self.proven()
+        """Whether nothing is left to do: the plan meets the bound, the model is solved, or the budget is spent."""
+        return self.budget.left() <= 0.0 or self._exhausted or self.proven()
 
     def proven(self) -> bool:
         """Whether no legal plan is worth more than this one by more than the tolerance."""
@@ -226,18 +235,19 @@ class Search:
 
     def _solve(self, model: NamedModel, share: float, stage: str, *, whole: bool = False) -> Answer:
         """Run a model for a share of the limit; the bound of the whole model bounds the problem."""
-        whole = whole and model.complete
+        bounds = whole and model.complete
         answer = Run(
             model.cp,
             self.budget,
             share * self.budget.total(),
-            on_bound=self.lower_scaled if whole else None,
+            on_bound=self.lower_scaled if bounds else None,
             slack=self.terms.rounding,
-            named=True,
+            named=self._lines,
         ).answer()
-        if whole and answer.bound is not None:
+        if bounds and answer.bound is not None:
             self.lower_scaled(answer.bound)
         self.statuses.append(answer.status)
+        self._exhausted = whole and answer.optimal
         if answer.solution is not None:
             self._offer(as_plan(self.terms, "full", model.facts(answer.solution), self.best), stage)
         return answer
@@ -248,7 +258,7 @@ class Search:
             return
         free = {j: [c] for j, c in counted.chosen.items() if not self.problem.jobs[j].running}
         model = NamedModel(self.terms, Part(free, frozenset(free)), counted.counts)
-        answer = Run(model.cp, self.budget, PLACE_SHARE * self.budget.total(), named=True).answer()
+        answer = Run(model.cp, self.budget, PLACE_SHARE * self.budget.total(), named=self._lines).answer()
         if answer.solution is not None and self._offer(
             as_plan(self.terms, "full", model.facts(answer.solution), self.best), "placed"
         ):
@@ -269,36 +279,47 @@ class Search:
         model.hint(counted)
         self._solve(model, NEAR_SHARE, f"moved by up to {reach}")
 
-    def _search_whole(self) -> None:
+    def _search_whole(self, share: float) -> None:
         """Search the whole model from the best plan so far; its bound holds too, and is often the better one."""
         best = Facts.of(self.terms, self.best)
         model = NamedModel(self.terms, known=(best,))
         model.hint(best)
-        self._solve(model, WHOLE_SHARE, "whole", whole=True)
+        self._solve(model, share, "whole", whole=True)
+        self.budget.spend(BUILD_TIME)
 
     def _search_parts(
-        self, rng: np.random.Generator, until: float, stop: Callable[[], bool] = lambda: False
+        self,
+        rng: np.random.Generator,
+        until: float,
+        stop: Callable[[], bool] = lambda: False,
+        patience: float = np.inf,
     ) -> None:
-        """Free some jobs, keep the others where they are, solve, and go on with others."""
+        """Free some jobs, keep the others where they are, solve, and go on with others.
+
+        It ends once so much budget is left, when asked to stop, or when ``patience`` parts in turn gave nothing.
+        """
         waiting = [j for j, columns in everything(self.terms).columns.items() if columns]
         size = max(8, len(waiting) // 2)
-        while waiting and not self.met() and self.budget.left() > until and not stop():
+        vain = 0
+        while waiting and not self.met() and self.budget.left() > until and not stop() and vain < patience:
             free = neighbours(self.terms, self.best, rng, waiting, min(size, len(waiting)))
             part = free_jobs(self.terms, self.best, free)
             model = NamedModel(self.terms, part)
             model.hint(part.kept)
             before, left = self.objective, self.budget.left()
-            answer = self._solve(
-                model, PART_SHARE, f"{len(free)} jobs freed", whole=len(free) == len(waiting)
-            )
+            whole = len(free) == len(waiting)
+            # parts almost as large were solved: what is left goes to the bound
+            share = (left - until) / self.budget.total() if whole else PART_SHARE
+            answer = self._solve(model, share, f"{len(free)} jobs freed", whole=whole)
             self.budget.spend(BUILD_TIME)
+            vain = vain + 1 if self.objective == before else 0
             quick = left - self.budget.left() < 0.25 * PART_SHARE * self.budget.total()
             if not answer.optimal:
                 size = max(4, size - 1)
             elif self.objective == before:
                 size = min(len(waiting), size + (2 if quick else 1))
 
-    def _search_windows(self) -> None:
+    def _search_windows(self, until: float) -> None:
         """Search a large problem window by window, in order of idle GPUs, again and again."""
         least = WINDOW_SECONDS if self.budget.deterministic is None else WINDOW_TIME
         share = max(WINDOW_SHARE, least / self.budget.total())
@@ -306,7 +327,7 @@ class Search:
         for sweep in count():
             turns = windows(self.problem, self.best, sweep)
             for turn, where in enumerate(turns):
-                if self.met():
+                if self.met() or self.budget.left() <= until:
                     return
                 part = window(self.terms, self.best, where, sweep * len(turns) + turn, rng)
                 self.budget.spend(BUILD_TIME)
@@ -340,7 +361,7 @@ class Search:
             model.cp.add(app.replica * n >= min(app.replica * best.counts[a, t], app.demand[t]))
         model.fewest_swaps()
         model.hint(best)
-        answer = Run(model.cp, self.budget, SETTLE_SHARE * self.budget.total(), named=True).answer()
+        answer = Run(model.cp, self.budget, SETTLE_SHARE * self.budget.total(), named=self._lines).answer()
         if answer.solution is None:
             return
         settled = as_plan(self.terms, "full", model.facts(answer.solution), self.best)

@@ -12,8 +12,8 @@ from tidegrid.scheduler.plan import Placement
 from tidegrid.scheduler.problem import App, Job, Problem
 
 #: Σ|coefficient| after scaling, where no power of two makes the coefficients whole: each is then rounded up
-#: by less than one, a share of 1e-8 of the largest objective that there could be.
-SCALED_TOTAL = 1e8
+#: by less than one, a share of 1e-10 of the largest objective that there could be.
+SCALED_TOTAL = 1e10
 
 #: How many times the jobs' part of the objective may be scaled below that, and what Σ|coefficient| may then be: a
 #: heavy shortfall weight must not round the jobs' worth away.

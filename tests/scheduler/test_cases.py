@@ -1,13 +1,18 @@
-"""Small boards with a right answer, for every mode that answers in milliseconds."""
+"""Small boards with a right answer, for every mode that answers in milliseconds, and by node for mode full too."""
 
 from typing import Any
 
 import pytest
 
-from tidegrid.scheduler import BASELINES, Problem, explain, modes, solve
+from tidegrid.scheduler import BASELINES, Plan, Problem, explain, modes, solve
 from tidegrid.scheduler.generate import random_problem
 
 MODES = [mode for mode in modes() if mode != "full"]
+
+
+def planned(problem: Problem, mode: str) -> Plan:
+    """The plan of a mode; mode full in a time that is the same on every machine."""
+    return solve(problem, mode, **({"deterministic_time": 0.3} if mode == "full" else {}))  # type: ignore[arg-type]
 
 
 def board(jobs: list[tuple[int, int, int]], gpus: int = 8, steps: int = 24, **more: Any) -> Problem:
@@ -103,23 +108,25 @@ def runs(name: str, gpus: list[int], remaining: int) -> dict[str, Any]:
     return {"id": name, "priority": 5, "order": 0, "running": block}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "full"])
 def test_by_node_any_free_gpus_of_one_node_will_do(mode: str) -> None:
     """GPUs 0, 1, 4 and 5 of one node are free: four start at once; on nodes of four none has room (case P6)."""
     jobs = [runs("r1", [2, 3], 5), runs("r2", [6, 7], 9), (4, 2, 5)]
-    plan = solve(nodes(jobs), mode)
+    plan = planned(nodes(jobs), mode)
     assert (plan.placement_by_job["j2"].start, list(plan.placement_by_job["j2"].ids)) == (0, [0, 1, 4, 5])
     board = nodes(jobs, many=2, size=4)
-    (told,) = [one for one in explain(board, solve(board, mode)).extra["explanations"] if one["job"] == "j2"]
+    (told,) = [
+        one for one in explain(board, planned(board, mode)).extra["explanations"] if one["job"] == "j2"
+    ]
     assert told["reason"] == ("4 GPUs free, at most 2 on one node; first place for 4 GPUs at step 5 (0–3)")
     assert [b["text"] for b in told["blockers"]] == ["r1 holds GPU 2–3 until step 5 (running)"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "full"])
 def test_by_node_every_job_of_a_long_queue_has_a_start_or_a_state(mode: str) -> None:
     """1,000 equal jobs: none is passed over in silence (case P3)."""
     board = nodes([(3, 3, 5)] * 1000, many=2, size=4)
-    records = explain(board, solve(board, mode)).extra["explanations"]
+    records = explain(board, planned(board, mode)).extra["explanations"]
     assert len(records) == 1000
     begun = [record for record in records if record["start"] is not None]
     assert len(begun) == 16
@@ -128,7 +135,7 @@ def test_by_node_every_job_of_a_long_queue_has_a_start_or_a_state(mode: str) -> 
         assert all(record["expected"] is not None for record in records if record["start"] is None)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fifo_elastic"])
+@pytest.mark.parametrize("mode", [*(mode for mode in MODES if mode != "fifo_elastic"), "full"])
 @pytest.mark.parametrize("replica", [1, 2])
 def test_by_node_realtime_does_not_thrash(mode: str, replica: int) -> None:
     """Demand flutters between 8 and 9: it steps down at most once on the way and stays (case R1)."""
@@ -136,21 +143,21 @@ def test_by_node_realtime_does_not_thrash(mode: str, replica: int) -> None:
     app = {"id": "chat", "pool": "p", "priority": 8, "swap_cap": 2, "replica": replica, "held": held}
     demand = [10, 9, 8, 9, 9, 8, 9, 8, 9, 8]
     board = nodes([(3, 3, 1)] * 4, many=4, steps=10, apps=[{**app, "demand": demand}])
-    plan = solve(board, mode)
+    plan = planned(board, mode)
     counts = plan.apps[0].counts()
     assert plan.metrics["shortfall"] == 0
     assert counts == sorted(counts, reverse=True)
     assert plan.metrics["swaps"] == 10 - counts[-1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "full"])
 def test_by_node_two_apps_share_what_there_is(mode: str) -> None:
     """Two nodes of 4, two apps with replicas of 2 need 6 each: never more than 8 (case R4)."""
     apps = [
         {"id": name, "pool": "p", "priority": 5, "replica": 2, "demand": [6] * 6, "swap_cap": 2, "held": held}
         for name, held in (("first", [[0, 1], [2, 3], [4, 5]]), ("second", [[6, 7]]))
     ]
-    plan = solve(nodes([(1, 2, 1)] * 3, many=2, size=4, steps=6, apps=apps), mode)
+    plan = planned(nodes([(1, 2, 1)] * 3, many=2, size=4, steps=6, apps=apps), mode)
     for t in range(6):
         taken = [gpu for entry in plan.apps for gpu in entry.gpus(t)]
         assert len(taken) == len(set(taken)) <= 8

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import clusters, problems
 
+from tidegrid.errors import InputError
 from tidegrid.scheduler import Placement, Plan, Pool, Problem, check, solve
 from tidegrid.scheduler.formal import changes, parts, time_to_objective
 from tidegrid.scheduler.formal import full as full_module
@@ -44,6 +45,10 @@ def contended(seed: int = 3) -> Problem:
     return random_problem(
         seed, pools=(1, 1), gpus=(8, 8), steps=(16, 16), jobs=(12, 12), apps=(1, 1), plain=True
     )
+
+
+def by_node() -> Problem:
+    return random_cluster(7, "nodes", pools=(1, 1), nodes=(2, 3), steps=(12, 12), jobs=(12, 12), apps=(1, 1))
 
 
 @pytest.fixture
@@ -116,6 +121,40 @@ def test_the_same_input_and_seed_give_the_same_bytes() -> None:
     assert one == two
 
 
+def test_two_workers_give_a_plan_as_good_and_the_same_one_again() -> None:
+    problem = by_node()
+    one, two = (full(problem, 0.5, workers=2) for _ in range(2))
+    assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
+    assert one.metrics["objective"] >= solve(problem).metrics["objective"]
+
+
+def test_the_course_of_bound_and_objective_is_told() -> None:
+    """The bound falls, the objective rises, and both end at what the plan states."""
+    plan = full(contended(), 1.0)
+    solver = plan.extra["solver"]
+    bounds, objectives = ([step[key] for step in solver["course"]] for key in ("bound", "objective"))
+    assert bounds == sorted(bounds, reverse=True) and objectives == sorted(objectives)
+    assert (bounds[-1], objectives[-1]) == (solver["bound"], pytest.approx(plan.metrics["objective"]))
+
+
+def test_optimal_is_said_only_within_the_tolerance() -> None:
+    """A wide tolerance ends the search at once; the default one is a small share of the value."""
+    problem = contended()
+    usual = full(problem, 0.2).extra["solver"]
+    wide = full(problem, 0.2, tolerance=1e9).extra["solver"]
+    assert wide["status"] == "optimal" and wide["tolerance"] == 1e9
+    assert (usual["status"] == "optimal") == (
+        usual["bound"] - usual["fast_objective"] - usual["gain"] <= usual["tolerance"]
+    )
+    assert usual["tolerance"] < 0.01
+
+
+@pytest.mark.parametrize("options", [{"tolerance": -1.0}, {"workers": 0}, {"deterministic_time": -1.0}])
+def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        solve(by_node(), mode="full", **options)  # type: ignore[arg-type]
+
+
 def test_waves_all_fit() -> None:
     """Case P4: all 19 jobs inside 96 steps, where one cell is to spare."""
     plan = full(waves(96), 20.0)
@@ -139,6 +178,7 @@ def test_apps_hold_no_more_than_they_serve_where_no_cap_asks_for_it() -> None:
 
 
 @pytest.mark.usefixtures("no_longer_search")
+@pytest.mark.parametrize("problem", [contended(9), by_node()], ids=["in a line", "by node"])
 class TestTrouble:
     """Case P12: whatever the solver does, the fast plan comes back, flagged."""
 
@@ -149,53 +189,50 @@ class TestTrouble:
         assert plan.apps == fast.apps
         assert plan.mode == "full"
         solver = plan.extra["solver"]
-        assert solver["status"] == "fallback"
+        # bounds that were proven before the trouble hold, and the fast plan may meet them
+        proven = solver["bound"] - plan.metrics["objective"] <= solver["tolerance"]
+        assert solver["status"] == ("optimal" if proven else "fallback")
         assert trouble in solver["trouble"]
         assert solver["gain"] == 0
         assert solver["changes"] == []
         assert solver["bound"] >= plan.metrics["objective"]
 
     @pytest.mark.parametrize("limit", [{"time_limit": 0}, {"deterministic_time": 0.0}])
-    def test_no_time(self, limit: dict[str, float]) -> None:
-        problem = contended(9)
+    def test_no_time(self, problem: Problem, limit: dict[str, float]) -> None:
         self.assert_fast(problem, solve(problem, mode="full", **limit), "the limit is 0")  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("error", [RuntimeError("crashed"), MemoryError("none left"), OSError("gone")])
-    def test_a_crash(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def test_a_crash(self, problem: Problem, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         def fail(*_: Any, **__: Any) -> None:
             raise error
 
         monkeypatch.setattr(search_module, "Run", fail)
-        problem = contended(9)
         self.assert_fast(problem, full(problem), f"{type(error).__name__}: {error}")
 
-    def test_a_solver_that_cannot_be_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_solver_that_cannot_be_loaded(self, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: Any, **__: Any) -> None:
             raise ImportError("no module named ortools")
 
         monkeypatch.setattr(search_module, "CountModel", fail)
-        problem = contended(9)
         self.assert_fast(problem, full(problem), "ImportError")
 
     @pytest.mark.parametrize("status", ["UNKNOWN", "INFEASIBLE", "MODEL_INVALID"])
-    def test_no_answer(self, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    def test_no_answer(self, problem: Problem, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
         monkeypatch.setattr(Run, "answer", lambda self: Answer(status, None, None, None))
-        problem = contended(9)
         self.assert_fast(problem, full(problem), status)
 
-    def test_an_illegal_plan_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_illegal_plan_is_dropped(self, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every job is stacked on GPU 0; no such plan may get past the checker."""
         made = search_module.as_plan
 
         def stacked(*arguments: Any) -> Plan:
             plan = made(*arguments)
-            return replace(plan, placements=tuple(Placement(*p[:2], 0, *p[3:]) for p in plan.placements))
+            return replace(plan, placements=tuple(Placement(*p[:2], 0, *p[3:6]) for p in plan.placements))
 
         monkeypatch.setattr(search_module, "as_plan", stacked)
-        problem = contended(9)
         self.assert_fast(problem, full(problem), "breaks a rule")
 
-    def test_an_infeasible_hint_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_infeasible_hint_does_no_harm(self, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
         read = Facts.of
 
         def wrong(*arguments: Any) -> Facts:
@@ -203,7 +240,6 @@ class TestTrouble:
             return replace(facts, counts=dict.fromkeys(facts.counts, 10**6))
 
         monkeypatch.setattr(Facts, "of", wrong)
-        problem = contended(9)
         plan = full(problem)
         assert check(problem, plan)[0] == []
         assert plan.metrics["objective"] >= solve(problem).metrics["objective"]
