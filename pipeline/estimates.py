@@ -534,20 +534,10 @@ def _candidates(
     if where != list(range(len(rows))):
         rows = rows.iloc[where]
     rows = rows.reset_index(drop=True)
-    counted, held, spread, is_asked, pool_ids, pool_types, of_nodes, slower_by = (
-        zip(*found, strict=True) if found else [()] * 8
-    )
-    new: dict[str, Any] = {
-        "_pool": list(pool_ids),
-        "_block": list(held),
-        "_nodes": list(spread),
-        "_asked": list(is_asked),
-        "_slower": list(slower_by),
-        "asked_gpus": rows["gpus"],
-        "gpus": list(counted),
-        "gpu_type": list(pool_types),
-    }
-    return _with_nodes(rows, np.array(of_nodes, dtype=float)).assign(**new), refused
+    names = ("gpus", "_block", "_nodes", "_asked", "_pool", "gpu_type", "_of_node", "_slower")
+    new: dict[str, Any] = {name: [one[k] for one in found] for k, name in enumerate(names)}
+    of_nodes = np.array(new.pop("_of_node"), dtype=float)
+    return _with_nodes(rows, of_nodes).assign(asked_gpus=rows["gpus"], **new), refused
 
 
 _WHERE = ("allowed_pools", "allowed_nodes", "nodes")

@@ -408,12 +408,12 @@ def grid_of(problem: Problem, plan: Plan) -> dict[str, Any]:
             kinds.append(KINDS.index(kind))
         return tasks[task]
 
-    for pool in problem.pools:
-        for window in pool.closed or ():
+    for of_pool in problem.pools:
+        for window in of_pool.closed or ():
             (first, last), end = window.gpus, min(window.end, problem.steps)
             if window.kind == "down" and window.start < end:
                 cells = [first, last - first, window.start, end - window.start]
-                blocks.append([number("down", "down"), places[pool.id], *cells])
+                blocks.append([number("down", "down"), places[of_pool.id], *cells])
     for p in plan.placements:
         task = number(p.job, problem.job_by_id[p.job].kind)
         steps = min(p.end, problem.steps) - p.start
