@@ -17,13 +17,14 @@ from tidegrid.estimators.base import (
 )
 from tidegrid.estimators.batch_inference.throughput import DECODE_BOUNDS, Phases, phases
 from tidegrid.estimators.effects import Effects, student
+from tidegrid.estimators.gpus import Gpu
 from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.models import Bundle
 
 SETUP_SD, RUN_SD = 0.35, 0.25
 """Log spread between set-ups (engine, version, settings) of a site and between runs of one set-up."""
 
-SOURCE_SD, WITHIN_SD = 0.35, 0.3
+SOURCE_SD, WITHIN_SD = 0.3, 0.3
 """Log spread between sites, and between the jobs of one site about its own centre, as published timings show it."""
 
 FACTOR_SD = 0.3
@@ -222,7 +223,7 @@ class BatchInferenceEstimator(Estimator):
         phase = phases(checked)
         bad = ~phase.fits & phase.known_gpu
         reasons = [
-            f"needs about {need:.0f} GiB for weights and cache, {g:.0f} × {find_gpu(name)[0].name} offer {have:.0f}"
+            f"needs about {need:.0f} GiB for weights and cache, {_offered(g, find_gpu(name)[0])} {have:.0f}"
             if b
             else ""
             for b, need, have, g, name in zip(
@@ -289,6 +290,12 @@ def _bound(phase: Phases, prefill: np.ndarray, decode: np.ndarray) -> list[str]:
         )[at]
         for at, kind, n in zip(largest, phase.decode_bound, phase.together, strict=True)
     ]
+
+
+def _offered(count: float, gpu: Gpu) -> str:
+    if gpu.part < 1.0:
+        return f"each slice {gpu.name} works alone and offers"
+    return f"{count:.0f} × {gpu.name} offer"
 
 
 def _tamed(residual: np.ndarray, site: np.ndarray) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 Reading the prompts (prefill) is bound by arithmetic: 2 FLOPs a parameter and token. Writing (decode) is bound by
 memory: each step of a batch reads every weight that the batch touches and the key-value cache of all its sequences
-(Pope et al., Efficiently Scaling Transformer Inference, arXiv 2211.05102, section 2).
+(Pope et al., Efficiently Scaling Transformer Inference, arXiv 2211.05102, section 2). The GPUs of one copy exchange
+each layer's output twice a token (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3).
 """
 
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tidegrid.estimators.decoders import shape_of
 from tidegrid.estimators.gpus import estimated_reach
 from tidegrid.estimators.gpus import find as find_gpu
 
@@ -27,8 +29,16 @@ DECODE_EFFICIENCY = 0.65
 STEP_OVERHEAD_S = 0.004
 """Host time of a decode step: scheduling, sampling, launching."""
 
-TENSOR_PARALLEL = 0.85
-"""What remains of the speed for each doubling of the GPUs that share one copy of the model."""
+SEQUENCE_OVERHEAD_S = 1e-5
+"""Host time of a decode step for each sequence of the batch: none in compiled engines, 40 µs in Python."""
+
+EXCHANGE_S, LINK_SHARE = 15e-6, 0.75
+"""Latency of one exchange between the GPUs of a copy, two a layer and step, and the share of the link that it attains
+(nccl-tests)."""
+
+TENSOR_PARALLEL = 0.9
+"""What remains of the speed for each doubling of the GPUs that share one copy, beside the exchange: smaller products,
+and waiting for the slowest."""
 
 MAX_BATCH, LARGE_GIB = (256.0, 1024.0), 70.0
 """Sequences decoded together at most, on GPUs below and from 70 GiB: vLLM's ``max_num_seqs`` offline."""
@@ -61,7 +71,7 @@ _LATENT_ATTENTION = r"deepseek-?(v2|v3|r1)(?!.*(distill|llama|qwen))|kimi-?k2"
 
 
 def kv_bytes(params_b: np.ndarray, model: Sequence[str] = ()) -> np.ndarray:
-    """Return bytes of key-value cache a token, 2 bytes a number.
+    """Return bytes of key-value cache a token, 2 bytes a number, from the parameters that a token passes through.
 
     Models with grouped-query attention: Llama 3 holds 131 kB at 8 and 328 kB at 70 billion parameters (32 and 80
     layers × 8 heads × 128 × 2 × 2 bytes), a power of 0.42 in the parameters. With full attention it is layers × width
@@ -86,6 +96,7 @@ DECODE_BOUNDS = (
     "reading the weights",
     "reading the key-value cache",
     "arithmetic",
+    "exchange between GPUs",
     "launch and host overhead",
 )
 """What may bound a decode step."""
@@ -147,6 +158,9 @@ def phases(features: pd.DataFrame) -> Phases:
     )
     fp8 = per_gpu({n: sheets[n][0].fp8 / sheets[n][0].tflops for n in names})
     fp4 = per_gpu({n: sheets[n][0].fp4 / sheets[n][0].tflops for n in names})
+    link = per_gpu({n: sheets[n][0].link_gb_s * 1e9 * LINK_SHARE for n in names})
+    net = per_gpu({n: sheets[n][0].net_gb_s * 1e9 * LINK_SHARE for n in names})
+    node = per_gpu({n: float(sheets[n][0].node) for n in names})
     known = features["gpu_type"].map({n: sheets[n][1] for n in names}).to_numpy(dtype=bool)
 
     precision = features["precision"]
@@ -166,15 +180,17 @@ def phases(features: pd.DataFrame) -> Phases:
 
     weights = whole * width
     # engines that run in narrow floats hold the cache in 8 bits
-    cache = kv_bytes(whole / 1e9, list(features["model"])) * np.where(float8 | float4, 0.5, 1.0)
+    cache = kv_bytes(active / 1e9, list(features["model"])) * np.where(float8 | float4, 0.5, 1.0)
     sequence = cache * (read + write)
     workspace = 1.5 * 2**30
     need = weights + np.minimum(sequence, 4 * 2**30)
     least = 2.0 ** np.ceil(np.log2(np.maximum(need / np.maximum(memory - workspace, 2**30), 1.0)))
-    fits = least <= gpus
+    # slices of a GPU do not work together: each is a copy of its own
+    widest = np.where(per_gpu({n: sheets[n][0].part for n in names}) < 1.0, 1.0, gpus)
+    fits = least <= widest
 
     # attention of a prompt against itself: 2 of 24 layers × width² FLOPs a token for each multiple of the width
-    wide = 4096.0 * (active / 8e9) ** (1.0 / 3.0)
+    layers, wide = shape_of(whole, active)
     prefill_flops = (
         2.0 * active * (1.0 + read / (12.0 * wide)) / np.where(active < 0.7 * whole, EXPERTS_PREFILL, 1.0)
     )
@@ -184,32 +200,39 @@ def phases(features: pd.DataFrame) -> Phases:
     def times(copy: np.ndarray) -> np.ndarray:
         copies = gpus / copy
         free = np.maximum(copy * (memory - workspace) - weights, 0.0)
-        together = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, most)
-        together = np.minimum(together, np.maximum(prompts / copies, 1.0))
+        room = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, most)
+        # prompts that do not fit together take turns: the last turn costs its steps however few it holds
+        share = np.maximum(prompts / copies, 1.0)
+        turns = np.ceil(share / room)
+        together = share / turns
+        # two sums of a layer's output go around the GPUs of a copy for each token
+        wire = 2.0 * layers * wide * 2.0 * 2.0 * (copy - 1.0) / copy / np.where(copy <= node, link, net)
         pace = copy * TENSOR_PARALLEL ** np.log2(copy)
-        prefill = prefill_flops * prompts * read / (flops * PREFILL_EFFICIENCY * pace * copies)
+        prefill = prefill_flops / (flops * PREFILL_EFFICIENCY * pace) + wire
         # each sequence of a batch draws its experts on its own
         touched = whole * -np.expm1(together * np.log1p(-np.minimum(active / whole, 1.0 - 1e-12))) * width
         speed = bandwidth * DECODE_EFFICIENCY * pace
         weights_s, cache_s = touched / speed, together * cache * (read + 0.5 * write) / speed
         arithmetic = 2.0 * active * together / (flops * PREFILL_EFFICIENCY * pace)
-        step = np.maximum(weights_s + cache_s, arithmetic) + STEP_OVERHEAD_S
+        exchange = np.where(copy > 1, 2.0 * layers * EXCHANGE_S, 0.0) + together * wire
+        host = STEP_OVERHEAD_S + SEQUENCE_OVERHEAD_S * together
+        step = np.maximum(weights_s + cache_s, arithmetic) + exchange + host
         memory_bound = weights_s + cache_s >= arithmetic
-        parts = [weights_s * memory_bound, cache_s * memory_bound, arithmetic * ~memory_bound]
-        kind = np.argmax([*parts, np.full(len(step), STEP_OVERHEAD_S)], axis=0)
-        return np.array([prefill, prompts * write / (together * copies) * step, kind, together])
+        parts = [weights_s * memory_bound, cache_s * memory_bound, arithmetic * ~memory_bound, exchange, host]
+        kind = np.argmax(parts, axis=0)
+        return np.array([share * read * prefill, turns * write * step, kind, together])
 
-    best = times(np.minimum(least, gpus))
+    best = times(np.minimum(least, widest))
     # more GPUs a copy leave more room for the cache: whoever runs the job takes what is fastest
     for more in (2.0, 4.0, 8.0):
-        other = times(np.minimum(least * more, gpus))
+        other = times(np.minimum(least * more, widest))
         best = np.where(other[0] + other[1] < best[0] + best[1], other, best)
     prefill, decode, kind, together = best
     told = features["startup_s"].to_numpy()
     start = np.where(np.isnan(told), START_S + weights / (LOAD_GB_S * 1e9), told)
     gib = 2.0**30
     return Phases(
-        start, prefill, decode, (need + workspace) / gib, gpus * memory / gib, fits, known, kind, together
+        start, prefill, decode, (need + workspace) / gib, widest * memory / gib, fits, known, kind, together
     )
 
 

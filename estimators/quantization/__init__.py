@@ -1,4 +1,4 @@
-"""Quantization runs: bitsandbytes, AWQ, GPTQ and others, by tiers of size, with a safety margin."""
+"""Quantization runs: bitsandbytes, AWQ, GPTQ and others, from what each does with a model, with a safety margin."""
 
 from tidegrid.estimators.quantization.estimator import QuantizationEstimator
 

@@ -1,27 +1,29 @@
-"""What is known of each quantization algorithm: minutes a billion parameters, spread, memory; with sources.
+"""What each quantization algorithm does with a model: passes, solved columns, host time, spread, memory; with sources.
 
-To add an algorithm, add an :class:`Algorithm` to ``ALGORITHMS`` (and its other spellings to ``ALIASES``): the
-minutes at a few model sizes are enough, the estimator interpolates between them. ``docs/job-estimators.md`` walks
-through an example.
+To add an algorithm, add an :class:`Algorithm` to ``ALGORITHMS`` (and its other spellings to ``ALIASES``): the counts of
+what it does, or only ``rate_s`` where it was timed but not counted. ``docs/job-estimators.md`` walks through an
+example.
 
-Sources of the constants, all published figures:
+What the counts follow from:
 
-- GPTQ: Frantar et al., arXiv 2210.17323, table 2 (A100, 128 × 2,048 tokens: 1.3 to 1.7 GPU-minutes a billion
-  parameters from 1.7 to 176 billion); vllm-project/llm-compressor, distributed_oneshot.md and runtime.md (8 B: 12
-  to 30 minutes; Qwen3-30B-A3B with 128 experts: 237; DeepSeek-R1 with 256: 48 hours); ms-swift (7 B: 15 to 20);
-  huggingface/transformers (350 M on a T4: 5 minutes); LlamaFactory issue 8492 (Qwen3-30B-A3B on two RTX 4090:
-  over 30 hours), GPTQModel issue 2177 (Qwen3-Next-80B-A3B on an H20: over a day).
-- AWQ: casper-hansen/AutoAWQ README (7 B: 10 to 15 minutes; 70 B: about an hour), issues 299 (67 B: 8 hours; Mixtral:
-  4 hours) and 701 (32 B on two H100: about an hour); llm-compressor runtime.md (8 B: 30, half of it with half the
-  samples, pull request 2029); ms-swift (7 B: 18).
-- bitsandbytes: huggingface/blog, overview-quantization-transformers.md (13 B in 4 bits: 38 s); Lightning-AI/lit-llama
-  pull request 35 (7 B in 8 bits: 8 s).
-- AutoRound: intel/auto-round, step_by_step.md. AQLM: Vahe1994/AQLM README. OmniQuant: OpenGVLab/OmniQuant README.
-  VPTQ: the comparison in the RSAVQ paper, table 8. RTN: llm-compressor runtime.md; auto-round, model-free mode.
+- GPTQ: Frantar et al., arXiv 2210.17323, algorithm 1, and its implementations: each linear layer sums the outer
+  products of its inputs in 32 bits (2·d² FLOP a token), and is solved column by column on the host's clock (some 20
+  launches each); two forward passes, in which each sample calls a hook of each layer.
+- AWQ: Lin et al., arXiv 2306.00978, and AutoAWQ: 20 scales tried for each group of layers, each by a forward pass of
+  the attention or the MLP around it (25 passes of a layer in all); 10 clippings tried, each of which reads the products
+  of every weight with 512 tokens. The host clears its caches between the layers.
+- bitsandbytes: rounds while it loads; loading is all it does.
+- AutoRound: iterations × 8 samples, each a forward and a backward pass (step_by_step.md: 50, 200 and 1,000 iterations).
+- OmniQuant: 20 epochs, forward in both precisions and backward.
 
-The median and 90th percentile over all of these are 1.7 and 4.0 GPU-minutes a billion parameters for GPTQ, 7.8 and
-58 for mixtures of experts, 2.4 and 7.9 for AWQ, 0.02 and 0.3 for bitsandbytes. Reports by users run slower than what
-papers and manuals state, so that the spread between sources is larger than either shows alone.
+Published times that the counts were compared with: GPTQ table 2 of the paper (A100: 1.3 to 1.7 GPU-minutes a billion
+parameters from 1.7 to 176 billion), vllm-project/llm-compressor distributed_oneshot.md and runtime.md (8 B: 12 to 30
+minutes; Qwen3-30B-A3B: 237; DeepSeek-R1: 48 hours), ms-swift (7 B: 15 to 20), huggingface/transformers (350 M on a T4:
+5); AWQ casper-hansen/AutoAWQ README (7 B: 10 to 15; 70 B: about an hour), issues 299 (Mixtral: 4 hours) and 701,
+llm-compressor (8 B: 30), ms-swift (7 B: 18); bitsandbytes huggingface/blog overview-quantization-transformers.md (13 B
+in 4 bits: 38 s), Lightning-AI/lit-llama pull request 35 (7 B in 8 bits: 8 s); intel/auto-round step_by_step.md;
+Vahe1994/AQLM README; OpenGVLab/OmniQuant README; the comparison in the RSAVQ paper, table 8 (VPTQ). Reports by users
+run slower than what papers and manuals state, so that the spread between sources is larger than either shows alone.
 """
 
 import re
@@ -31,136 +33,103 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm's timing and memory model.
+    """What one algorithm does, and how far its times scatter.
 
     Parameters
     ----------
     name
         The canonical name.
-    sizes_b, minutes_per_b
-        The centres of the tiers (billion parameters) and the GPU-minutes a billion parameters there, on one
-        A100-80GB with the reference calibration set; log-linear in between, level beyond.
+    samples, length
+        The reference calibration set: sequences, and tokens of each.
+    passes
+        Forward passes of the model over the calibration set; a backward pass counts as two.
+    attained
+        Share of the attainable matmul speed in these passes.
+    outer
+        Whether each linear layer sums the outer products of its inputs in 32 bits.
+    column_s
+        Seconds of the host for each input column of each linear layer, which are solved one after the other.
+    module_s
+        Seconds of the host for each linear layer.
+    traffic
+        Bytes of memory traffic a parameter.
+    rate_s
+        Seconds a billion parameters that nothing above counts (packing, clustering), on an A100.
+    start_s
+        Seconds that every run takes: libraries, data, saving.
     between, within
         Standard deviation of the log time between sites and within one.
-    tokens
-        Calibration tokens of the reference set.
-    elastic
-        The share of the time that grows in proportion to the calibration tokens.
-    overhead_min
-        Minutes that every run takes: loading, set-up, saving.
     memory
         GiB a square root of a billion parameters, for those that work block by block: the peak lies between one
         block (which grows with the square root, about) and the whole model.
     whole
         Whether the whole quantized model must be held by the GPUs together.
-    experts
-        The factor on the time at 8 and at 128 or more experts, the parameters being the same.
     """
 
     name: str
-    sizes_b: tuple[float, ...]
-    minutes_per_b: tuple[float, ...]
+    samples: float = 128
+    length: float = 2048
+    passes: float = 0.0
+    attained: float = 0.5
+    outer: bool = False
+    column_s: float = 0.0
+    module_s: float = 0.0
+    traffic: float = 0.0
+    rate_s: float = 0.0
+    start_s: float = 30.0
     between: float = 0.6
     within: float = 0.45
-    tokens: float = 128 * 2048
-    elastic: float = 0.25
-    overhead_min: float = 0.5
     memory: float = 2.5
     whole: bool = False
-    experts: tuple[float, float] = (2.0, 4.6)
 
 
-SIZES_B = (0.5, 1.7, 3.0, 8.0, 14.0, 34.0, 70.0, 180.0, 400.0)
-"""The centres of the parameter tiers: under 1, 1–2, 2–5, 5–10, 10–20, 20–50, 50–100, 100–250, over 250 billion."""
-
-EXPERT_TIERS = (1, 8, 128)
-"""Mixtures of experts are tiers of their own: 8 experts or so, 128 or more, log-linear in between."""
-
-
-def _flat(rate: float, small: float) -> tuple[float, ...]:
-    # small models pay a fixed cost a layer: the rate rises below 3 billion parameters
-    return tuple(rate * (1 + (small - 1) * max(0.0, 1 - size / 3.0) ** 2) for size in SIZES_B)
+def _autoround(name: str, iterations: float, samples: float) -> Algorithm:
+    passes = 1.0 + 3.0 * 8.0 * iterations / samples
+    return Algorithm(name, samples, 2048, passes, 0.75, module_s=1.4e-3 * iterations, memory=6.0)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
     for a in (
+        # tools take 128 (the paper, AutoGPTQ) to 512 sequences (llm-compressor)
         Algorithm(
             "gptq",
-            SIZES_B,
-            (4.0, 2.2, 2.0, 1.8, 1.75, 1.7, 1.65, 1.55, 1.5),
-            between=0.66,
-            within=0.42,
-            elastic=0.25,
-            memory=2.5,
+            256,
+            2048,
+            2.0,
+            outer=True,
+            column_s=2e-4,
+            module_s=0.3,
+            rate_s=3.0,
+            between=0.62,
+            within=0.4,
         ),
+        # 128 (AutoAWQ) or 256 (llm-compressor, ms-swift)
         Algorithm(
             "awq",
-            SIZES_B,
-            (4.5, 3.0, 2.7, 2.4, 2.4, 2.4, 2.4, 2.4, 2.4),
-            between=0.80,
-            within=0.42,
-            tokens=128 * 512,
-            elastic=0.6,
+            256,
+            512,
+            28.0,
+            module_s=1.1,
+            traffic=512 * 10 * 6.0,
+            rate_s=3.0,
+            between=0.68,
+            within=0.4,
             memory=4.7,
-            experts=(2.0, 4.0),
         ),
-        Algorithm(
-            "bitsandbytes",
-            SIZES_B,
-            (0.08, 0.04, 0.03, 0.025, 0.025, 0.025, 0.025, 0.025, 0.025),
-            between=0.9,
-            within=0.5,
-            elastic=0.0,
-            overhead_min=0.02,
-            whole=True,
-            experts=(1.0, 1.2),
-        ),
-        Algorithm(
-            "autoround",
-            SIZES_B,
-            _flat(1.65, 3.0),
-            tokens=128 * 2048,
-            elastic=0.9,
-            memory=6.0,
-            experts=(0.6, 2.0),
-        ),
-        Algorithm(
-            "autoround-best",
-            SIZES_B,
-            _flat(7.8, 1.5),
-            tokens=512 * 2048,
-            elastic=0.9,
-            memory=6.0,
-            experts=(0.6, 2.0),
-        ),
-        Algorithm(
-            "autoround-light",
-            SIZES_B,
-            _flat(0.6, 3.0),
-            tokens=128 * 2048,
-            elastic=0.9,
-            memory=6.0,
-            experts=(0.6, 2.0),
-        ),
-        Algorithm(
-            "rtn",
-            SIZES_B,
-            _flat(0.12, 2.0),
-            between=1.0,
-            within=0.6,
-            elastic=0.0,
-            memory=1.0,
-            experts=(1.0, 1.2),
-        ),
-        Algorithm("omniquant", SIZES_B, _flat(11.0, 1.5), elastic=0.9, memory=5.0, experts=(0.8, 2.0)),
-        Algorithm("vptq", SIZES_B, _flat(17.0, 1.5), memory=6.0),
-        Algorithm("aqlm", SIZES_B, _flat(220.0, 1.2), tokens=1024 * 4096, elastic=0.7, memory=6.0),
+        Algorithm("bitsandbytes", start_s=0.5, between=0.6, within=0.4, whole=True),
+        _autoround("autoround", 200, 128),
+        _autoround("autoround-best", 1000, 512),
+        _autoround("autoround-light", 50, 128),
+        Algorithm("rtn", rate_s=2.0, between=1.0, within=0.6, memory=1.0),
+        Algorithm("omniquant", 128, 2048, 120.0, memory=5.0),
+        Algorithm("vptq", rate_s=1000.0, memory=6.0),
+        Algorithm("aqlm", 1024, 4096, rate_s=13_000.0, memory=6.0),
         # nobody has timed it: somewhere between rounding to nearest and training
-        Algorithm("other", SIZES_B, _flat(3.0, 2.0), between=1.6, within=0.6, memory=4.7),
+        Algorithm("other", rate_s=180.0, between=1.6, within=0.6, memory=4.7),
     )
 }
-"""The algorithms with constants; ``other`` answers for every name that is not among them."""
+"""The algorithms with counts; ``other`` answers for every name that is not among them."""
 
 COMMON = ("gptq", "awq", "bitsandbytes")
 """The algorithms that many have timed: their spreads are calibrated together, apart from all others'."""

@@ -18,7 +18,15 @@ from tidegrid.estimators.base import (
 from tidegrid.estimators.effects import Effects, student
 from tidegrid.estimators.gpus import find as find_gpu
 from tidegrid.estimators.quantization.algorithms import COMMON, find
-from tidegrid.estimators.quantization.timing import MOE_SD, is_mixture, needed_gib, prior_minutes, prior_terms
+from tidegrid.estimators.quantization.timing import (
+    IN_WORDS,
+    MOE_SD,
+    TERMS,
+    is_mixture,
+    needed_gib,
+    prior_minutes,
+    prior_terms,
+)
 from tidegrid.models import Bundle
 
 SITE_ROWS = 5
@@ -47,11 +55,11 @@ CALIBRATED = 0.9
 
 
 class QuantizationEstimator(Estimator):
-    """Hours of a quantization run from tiers of size, the algorithm, its calibration set and the GPUs.
+    """Hours of a quantization run from the model's size, the algorithm, its calibration set and the GPUs.
 
-    Published timings give the median of each tier and algorithm, interpolated so that no cliff stands at a tier's
-    edge; a site's own runs move it, the more the more there are. The safety margin is the quantile that the wanted
-    coverage asks for: wide for a site that nobody has seen, narrower as its history grows.
+    What the algorithm does with a model of that size, over what the GPU attains, gives the median, without a cliff from
+    one size to the next; a site's own runs move it, the more the more there are. The safety margin is the quantile that
+    the wanted coverage asks for: wide for a site that nobody has seen, narrower as its history grows.
 
     Parameters
     ----------
@@ -206,9 +214,10 @@ class QuantizationEstimator(Estimator):
         Returns
         -------
         pandas.DataFrame
-            ``minutes_per_b`` (GPU-minutes a billion parameters of the tier), ``experts_factor``,
-            ``calibration_factor``, ``gpu_factor`` (of the GPU type and count), ``overhead_min``, ``history_factor``
-            (what the learnt runs multiply the median by), ``bound`` and ``band`` (words).
+            The seconds on one GPU of :data:`~tidegrid.estimators.quantization.timing.TERMS` (``load_s``, ``forward_s``,
+            ``outer_s``, ``columns_s``, ``modules_s``, ``traffic_s``, ``rate_s``, ``start_s``), ``gpus_factor`` (what
+            more GPUs leave of all but loading), ``history_factor`` (what the learnt runs multiply the median by),
+            ``bound`` and ``band`` (words).
         """
         checked = checked_features(X, self.features)
         terms = prior_terms(checked)
@@ -261,7 +270,8 @@ class QuantizationEstimator(Estimator):
         offset = np.array([a[0] for a in answers], dtype=float)
         variance = np.array([a[1] for a in answers], dtype=float)
         rows = np.array([a[2] for a in answers], dtype=int)
-        sd = np.sqrt(variance + self._row_variance(checked, extra))
+        # what a request leaves unsaid is the same from run to run of a site
+        sd = np.sqrt(variance + np.where(rows > 0, 0.0, self._row_variance(checked, extra)))
         # sources left out say how far a new one lies; a site with runs of its own has its own spread
         stretch = getattr(self, "stretch_", {})
         factor = np.array([stretch.get(family, 1.0) for family in _family(checked)])
@@ -274,23 +284,12 @@ class QuantizationEstimator(Estimator):
 
 def _bound(checked: pd.DataFrame, terms: pd.DataFrame) -> list[str]:
     """Say for each row what takes most of its time."""
-    params = checked["model_params_b"].to_numpy()
-    rate = (terms["minutes_per_b"] * params).to_numpy()
-    experts, mixture = terms["experts_factor"].to_numpy(), is_mixture(checked)
-    out = []
-    for i, name in enumerate(checked["algorithm"]):
-        algorithm = find(name)
-        if rate[i] * experts[i] * terms["calibration_factor"].iloc[i] < algorithm.overhead_min:
-            out.append("start-up and saving")
-        elif algorithm.elastic == 0.0:
-            out.append("loading and packing the weights")
-        elif mixture[i] and experts[i] > 2.0:
-            out.append("experts, which are quantized one by one")
-        elif terms["calibration_factor"].iloc[i] > 2.0 * (1.0 - algorithm.elastic):
-            out.append("calibration samples × length")
-        else:
-            out.append("the solver, layer by layer")
-    return out
+    largest = terms[list(TERMS)].idxmax(axis=1)
+    many = is_mixture(checked) & largest.isin(["columns_s", "modules_s", "outer_s"])
+    return [
+        IN_WORDS[str(name)] + (", for each expert" if m else "")
+        for name, m in zip(largest, many, strict=True)
+    ]
 
 
 def _family(checked: pd.DataFrame) -> np.ndarray:

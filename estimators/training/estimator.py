@@ -283,11 +283,10 @@ def _keys(C: Table) -> Keys:
     def text(column: str) -> np.ndarray:
         return C[column].astype(str)
 
-    stack = text("group")
-    codes, uniques = pd.factorize(C["name"])
     # "sft-2026-03-02" and "sft-2026-03-09" are one recurring job: numbers in a name tell its runs apart
-    names = np.array([re.sub(r"\d+", "#", str(u)) for u in uniques] or [""])
-    return Keys(stack, text("user"), names[codes].astype(str))
+    names = C["name"].tolist()
+    habit = {name: re.sub(r"\d+", "#", name) for name in dict.fromkeys(names)}
+    return Keys(text("group"), text("user"), np.array([habit[name] for name in names], dtype=str))
 
 
 def _order(X: pd.DataFrame, known_at: pd.Series | None) -> np.ndarray:

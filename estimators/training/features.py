@@ -8,6 +8,7 @@ import pandas as pd
 
 from tidegrid.estimators import gpus as sheets
 from tidegrid.estimators.base import Feature, checked_features, named_columns, relaxed
+from tidegrid.estimators.decoders import shape_of
 from tidegrid.estimators.training import variants
 from tidegrid.estimators.training.layouts import Layout, layout, planned
 
@@ -95,9 +96,6 @@ SITE: tuple[Feature, ...] = (
 )
 """Columns beside the 22 that the site adaptation reads where they are there."""
 
-# L of published decoder models by parameters (GPT-3 paper table 2.1; Llama 2 and 3 model cards)
-_SIZES_B = np.log([0.125, 0.35, 0.76, 1.3, 2.7, 6.7, 13.0, 30.0, 66.0, 175.0, 540.0])
-_LAYERS = np.log([12.0, 24.0, 24.0, 24.0, 32.0, 32.0, 40.0, 48.0, 80.0, 96.0, 118.0])
 USUAL_LONG = 16.0
 """Usual mean length of samples over the square root of a long limit (published: 1019 of 4096, 744 and 974 of 1536)."""
 
@@ -134,6 +132,7 @@ class Runs:
     node: np.ndarray
     checkpointing: np.ndarray
     packing: np.ndarray
+    shared: np.ndarray
     generated: np.ndarray
     aux: np.ndarray
     weight_bits: np.ndarray
@@ -263,21 +262,10 @@ def _quick(raw: pd.Series, feature: Feature) -> np.ndarray | None:
     return numbers if feature.default is None else np.where(absent, float(feature.default), numbers)
 
 
-def shape_of(params: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return layers and width from parameters, for models that do not say.
-
-    Dense decoders follow N = 12·L·h² (Kaplan et al. 2020) with L from published models of that size; a mixture of
-    experts has the depth between those of its active and its whole size, and the width of its active part.
-    """
-    whole = np.exp(np.interp(np.log(params / 1e9), _SIZES_B, _LAYERS))
-    part = np.exp(np.interp(np.log(active / 1e9), _SIZES_B, _LAYERS))
-    depth = np.round(np.sqrt(whole * part))
-    return depth, np.sqrt(active / (12.0 * depth))
-
-
 def _texts(column: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    codes, uniques = pd.factorize(column)
-    return codes, [str(u) for u in uniques]
+    texts = column.tolist()
+    index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return np.array([index[text] for text in texts], dtype=int), list(index)
 
 
 def _low_bits(text: str) -> float:
@@ -344,7 +332,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         np.where(np.isnan(number["active_params_b"]), params, number["active_params_b"] * 1e9), params
     )
     layers, hidden = shape_of(params, active)
-    layers = np.where(np.isnan(number["num_layers"]), layers, number["num_layers"])
+    layers = np.where(np.isnan(number["num_layers"]), np.round(layers), number["num_layers"])
     hidden = np.where(
         np.isnan(number["hidden_size"]), np.sqrt(active / (12.0 * layers)), number["hidden_size"]
     )
@@ -416,6 +404,7 @@ def derive(C: Table, gpu_count: np.ndarray | None = None) -> Runs:
         adapter_launches=of_adapter("launches"), adapter_passes=of_adapter("passes"),
         covers=_covers(C["covers"]),
         batch=batch, micro=micro, gpus=gpus, node=node, checkpointing=number["grad_checkpointing"], packing=packing,
+        shared=number["packing"] > 0.5,
         generated=generated, aux=aux, weight_bits=bits, narrow=narrow, optimizer_bytes=state[optimizer_codes],
         tp=plan["tp"], pp=plan["pp"], cp=plan["cp"], ep=np.maximum(plan["ep"], 1.0), vp=plan["vp"], dp=dp,
         zero=plan["zero"], offload=of_layout("offload") > 0,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from tidegrid.estimators.training.features import Runs
 from tidegrid.estimators.training.physics import Terms
@@ -96,13 +95,15 @@ class _Coded:
     """The texts of the kept rows as integers, so that others are compared by one look-up each."""
 
     def __init__(self, values: np.ndarray, *, empty: bool) -> None:
-        codes, uniques = pd.factorize(values)
-        self.index = pd.Index(uniques)
+        # a dictionary: the look-up of one request costs less than pandas' own set-up
+        texts = values.tolist()
+        self.code = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        codes = np.array([self.code[text] for text in texts], dtype=int)
         # an empty text matches nothing where it says "unknown"
         self.codes = codes if empty else np.where(values == "", -2, codes)
 
     def same(self, values: np.ndarray) -> np.ndarray:
-        found = self.index.get_indexer(values)
+        found = np.array([self.code.get(text, -1) for text in values.tolist()], dtype=int)
         return np.asarray(found[:, None] == self.codes[None, :])
 
 
@@ -222,9 +223,9 @@ class SiteModel:
         if not self.means:
             return out
         for level in ("stack", "user", "name"):
-            codes, uniques = pd.factorize(getattr(keys, level))
-            found = np.array([shrunken(self.means.get(f"{level}|{value}")) for value in uniques])
-            out += found[codes]
+            texts = getattr(keys, level).tolist()
+            found = {text: shrunken(self.means.get(f"{level}|{text}")) for text in dict.fromkeys(texts)}
+            out += np.array([found[text] for text in texts])
         return out
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -81,7 +81,9 @@ CONSTANTS: dict[str, Constant] = {
     ),
     "padding": Constant(0.40, 0.40, "padding of unpacked batches: 1 + padding · ln(micro-batch)"),
     "document": Constant(
-        32768.0, 0.50, "tokens of a usual document: beyond, a pack in fine-tuning may mask its attention"
+        8192.0,
+        0.50,
+        "tokens of a usual long document: a pack of short samples masks its attention between them",
     ),
     "pairs": Constant(
         1.35, 0.15, "slow-down of preference pairs beyond their passes: padding to the pair, log-probs"
@@ -204,10 +206,8 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     linear = 2.0 * r.active * passes
     context = np.where(r.rl, r.mean_seq, np.minimum(r.seq, r.mean_seq * padded))
     posttrained = ~r.cpt & ~r.rl
-    # whether a pack's documents see each other is not known: between the document and the pack
-    context = np.where(
-        posttrained & (r.packing > 0.5), np.minimum(context, np.sqrt(context * c["document"])), context
-    )
+    # samples that are said to share a sequence do not see each other; a sequence may be one long sample otherwise
+    context = np.where(posttrained & r.shared, np.minimum(context, c["document"]), context)
     attention = 2.0 * r.layers * r.hidden * context * passes
     speed = r.peak * r.reach * c["efficiency"] * _arch(c)[r.arch]
     format_gain = np.select([r.narrow == 2, r.narrow == 1, r.narrow < 0], [4.0, 2.0, 0.5], 1.0)
@@ -221,8 +221,9 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     logits = 0.25 * VOCABULARY / (r.layers * r.hidden)
     moved = c["traffic"] * micro_tokens * r.layers * r.hidden * (1.0 + logits) * passes / ranks / r.hbm
     read = 2.0 * r.params * passes / ranks / r.hbm
-    # adapters, dequantization and routing are launches of their own
-    kernels = 1.0 + r.adapter_launches + 0.5 * qlora + 1.0 * moe
+    # adapters, dequantization, routing and ZeRO-3's gathers of each layer are launches of their own
+    gathers = (r.zero >= 3) & (r.dp * r.cp > 1)
+    kernels = 1.0 + r.adapter_launches + 0.5 * qlora + 1.0 * moe + 1.0 * gathers
     launches = c["launch"] * r.layers / r.pp * passes * kernels
     working = arithmetic + moved
     micro = (working**SHARPNESS + launches**SHARPNESS + read**SHARPNESS) ** (1.0 / SHARPNESS)
@@ -240,7 +241,9 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     across_experts = np.where(r.ep <= r.node, link, net)
     dispatch = np.where(routed, 4.0 * 8.0 * wire / r.tp / across_experts * c["dispatch"], 0.0)
     replicas = r.dp * r.cp
-    across = np.where(r.gpus <= r.node, link, net)
+    # a ring through several GPUs of a node leaves it by all network cards (NCCL): between one and one a GPU
+    cards = np.sqrt(np.maximum(1.0, np.minimum(r.node, r.gpus) / r.tp))
+    across = np.where(r.gpus <= r.node, link, np.minimum(link, net * cards))
     shard = 2.0 * r.params / ranks  # bytes of a rank's weights
     trained = np.where(lora, np.minimum(r.trainable / r.params, 1.0), 1.0)
     share = (replicas - 1) / replicas

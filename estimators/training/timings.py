@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.decoders import shape_of
 from tidegrid.estimators.gpus import find
-from tidegrid.estimators.training.features import shape_of, usual_length
+from tidegrid.estimators.training.features import usual_length
 
 COLUMNS = (
     "source", "technique", "strategy", "model", "params_b", "seq_len", "global_batch", "micro_batch", "gpus",

@@ -9,6 +9,7 @@ import pytest
 from tidegrid.estimators.base import Estimator
 from tidegrid.estimators.batch_inference import BatchInferenceEstimator
 from tidegrid.estimators.quantization import QuantizationEstimator
+from tidegrid.estimators.quantization.timing import TERMS
 
 SITES, FUTURE = 24, 20
 
@@ -136,10 +137,10 @@ def test_quantization_says_what_takes_its_time() -> None:
         }
     )
     told = QuantizationEstimator().explain(X)
-    words = ["the solver", "experts", "calibration", "loading"]
+    words = ["32 bits", "for each expert", "32 bits", "loading"]
     assert all(word in bound for word, bound in zip(words, told["bound"], strict=True))
-    terms = told["minutes_per_b"] * told["experts_factor"] * X["model_params_b"] * told["calibration_factor"]
-    hours = (terms + told["overhead_min"]) * told["gpu_factor"] * told["history_factor"] / 60.0
+    shared = told[list(TERMS[1:])].sum(axis=1) * told["gpus_factor"]
+    hours = (told["load_s"] + shared) * told["history_factor"] / 3600.0
     assert np.allclose(hours, QuantizationEstimator().predict(X))
     assert "times the median: calibrated prior: published timings" in told["band"].iloc[0]
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegrid.errors import InputError
+from tidegrid.estimators.base import checked_features
 from tidegrid.estimators.batch_inference import BatchInferenceEstimator
-from tidegrid.estimators.batch_inference.throughput import kv_bytes, weight_bytes
+from tidegrid.estimators.batch_inference.throughput import kv_bytes, phases, weight_bytes
 
 JOB = {
     "model_params_b": 8.0,
@@ -198,6 +199,45 @@ def test_a_precisions_name_gives_its_bytes(precision: str, size: float) -> None:
 
 def test_the_cache_of_a_token_is_that_of_published_models() -> None:
     assert kv_bytes(np.array([8.0, 70.0])) == pytest.approx([131e3, 328e3], rel=0.05)
+
+
+def test_the_cache_of_a_mixture_is_that_of_its_active_size() -> None:
+    """Qwen3-30B-A3B holds 48 layers × 4 heads × 128 × 2 × 2 bytes a token: 98 kB; Qwen3-235B-A22B 192 kB."""
+    assert kv_bytes(np.array([3.3, 22.0])) == pytest.approx([98e3, 192e3], rel=0.1)
+    fields = {"model_params_b": 235.0, "gpu_type": "H100", "precision": "fp8", "gpus": 8.0}
+    fields |= {"input_tokens": 1000.0, "output_tokens": 1000.0}
+    dense, mixed = hours(**fields), hours(**fields, active_params_b=22.0)
+    assert mixed < dense / 2.5
+
+
+def test_prompts_that_do_not_fit_together_take_turns() -> None:
+    """The last turn costs its steps however few it holds."""
+    fields = {"model_params_b": 30.0, "input_tokens": 100.0, "output_tokens": 1000.0, "startup_s": 0.0}
+    checked = checked_features(job(**fields, prompts=1e6), BatchInferenceEstimator.features)
+    room = np.ceil(phases(checked).together[0])
+    full, one_more, two = (hours(**fields, prompts=n) for n in (room, room + 1, 2 * room))
+    assert 1.2 * full < one_more < two
+
+
+def test_slices_of_a_gpu_hold_a_copy_each() -> None:
+    """NVIDIA MIG user guide: no peer-to-peer between instances."""
+    slices = {"gpu_type": "nvidia_a100_3g.20gb", "startup_s": 0.0}
+    one, two = hours(**slices, gpus=1.0), hours(**slices, gpus=2.0)
+    assert two == pytest.approx(one / 2, rel=0.05)
+    told = BatchInferenceEstimator().feasible(job(model_params_b=30.0, **slices, gpus=8.0)).iloc[0]
+    assert not told["feasible"] and "each slice" in told["reason"]
+
+
+def test_a_copy_over_several_nodes_waits_for_the_network() -> None:
+    """405 B in 16 bits needs two nodes of H100: each doubling of GPUs of one copy keeps less than nine tenths."""
+    told = BatchInferenceEstimator().explain(
+        pd.concat([job(model_params_b=70.0, gpu_type="H100", gpus=g) for g in (2.0, 4.0)])
+    )
+    assert told["prefill_s"].iloc[0] / told["prefill_s"].iloc[1] > 1.5
+    wide = BatchInferenceEstimator().explain(job(model_params_b=405.0, gpu_type="H100", gpus=16.0))
+    narrow = BatchInferenceEstimator().explain(job(model_params_b=405.0, gpu_type="B200", gpus=8.0))
+    flops_ratio = 8 * 2250 * 0.78 / (16 * 989 * 0.80)
+    assert wide["prefill_s"].iloc[0] / narrow["prefill_s"].iloc[0] > 1.1 * flops_ratio
 
 
 def test_a_saved_estimator_predicts_the_same_bytes() -> None:

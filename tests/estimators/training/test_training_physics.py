@@ -114,6 +114,44 @@ def test_a_gpu_type_without_a_sheet_widens_the_band_and_is_said() -> None:
     assert "without a data sheet" in estimator.basis(unknown).iloc[0]
 
 
+def test_a_pack_of_short_samples_masks_its_attention_and_a_long_sample_does_not() -> None:
+    """At 262,144 tokens attention is most of the arithmetic: 4·L·h·s against 24·L·h²."""
+    fields = {"seq_len": 262_144.0, "tokens_per_epoch_m": 100.0, "global_batch": 8.0, "gpu_type": "A100"}
+    unsaid, packed = hours(**fields), hours(**fields, packing=1.0)
+    assert unsaid > 3 * packed
+    # documents of a pretraining corpus fill their sequences whether it is called packing or not
+    assert hours(**fields, variant="full_cpt", packing=1.0) == hours(**fields, variant="full_cpt")
+
+
+def test_small_batches_of_sharded_models_pay_for_the_gathers_launches() -> None:
+    fields = {
+        "model_params_b": 1.3,
+        "seq_len": 256.0,
+        "micro_batch": 1.0,
+        "global_batch": 8.0,
+        "gpu_type": "A100",
+    }
+    small = hours(**fields, sharding="zero3") / hours(**fields, sharding="ddp")
+    large = {**fields, "seq_len": 4096.0, "micro_batch": 4.0, "global_batch": 64.0, "model_params_b": 7.0}
+    assert small > 1.3 > hours(**large, sharding="zero3") / hours(**large, sharding="ddp")
+
+
+def test_a_ring_leaves_a_node_by_all_its_network_cards() -> None:
+    """Between one and eight network cards of 50 GB/s: gradients of 7 B cross nodes at a small loss."""
+    fields = {
+        "model_params_b": 7.0,
+        "variant": "full_cpt",
+        "gpu_type": "H100",
+        "seq_len": 4096.0,
+        "sharding": "ddp",
+    }
+    one, two = hours(**fields, gpus=8.0, global_batch=64.0), hours(**fields, gpus=16.0, global_batch=128.0)
+    assert 0.85 <= one / 2 / two <= 1.0
+    # with one GPU a node each waits for its own card, which shows where a step is short
+    apart, together = (hours(**fields, gpus=16.0, gpus_per_node=n, global_batch=16.0) for n in (1.0, 8.0))
+    assert apart > 1.2 * together
+
+
 def test_a_slice_of_a_gpu_is_its_share_and_slices_do_not_work_together() -> None:
     """A 1g.5gb slice has a seventh of the arithmetic: it takes seven times as long, and 8 B in full do not fit."""
     whole, part = hours(gpus=1.0, gpu_type="a100-40gb"), hours(gpus=1.0, gpu_type="nvidia_a100_1g.5gb")
