@@ -139,6 +139,7 @@ bool Timeline::choose_block(const Set& free, Int size, Gpus& gpus) const {
     Int best = -1, best_free = gpus_ + 1, best_room = gpus_ + 1;
     // nothing is tighter than a node, or a run, that the block fills
     for (Int low = 0; low < gpus_ && (best_free > size || best_room > size); low += step) {
+        if (low = next(free, low, gpus_, true) / step * step; low >= gpus_) break;
         const Int high = std::min(low + step, gpus_), here = inside ? count(free, low, high - low) : 0;
         if (inside && (here < size || here >= best_free)) continue;
         for (Int g = next(free, low, high, true); g < high;) {
@@ -162,8 +163,14 @@ bool Timeline::choose_block(const Set& free, Int size, Gpus& gpus) const {
 bool Timeline::choose_nodes(const Set& free, const Task& task, Gpus& gpus) const {
     const Int per = task.per_node();
     std::vector<std::pair<Int, Int>> found;  // free GPUs, first GPU
-    for (Int low = 0; low < gpus_; low += node_)
-        if (const Int here = count(free, low, std::min(node_, gpus_ - low)); here >= per) found.emplace_back(here, low);
+    Int tightest = 0;
+    for (Int low = 0; low < gpus_ && tightest < task.nodes; low += node_) {
+        if (low = next(free, low, gpus_, true) / node_ * node_; low >= gpus_) break;
+        const Int here = count(free, low, std::min(node_, gpus_ - low));
+        if (here < per) continue;
+        found.emplace_back(here, low);
+        tightest += here == per;
+    }
     if (Int(found.size()) < task.nodes) return false;
     std::partial_sort(found.begin(), found.begin() + task.nodes, found.end());
     for (Int k = 0; k < task.nodes; ++k) {

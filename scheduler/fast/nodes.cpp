@@ -23,13 +23,18 @@ void slide(const Board& b, State& s, const Pool& pool, Int length, Int low, Int 
     const Int bins = pool.bins, last = std::min(b.steps, high + length) - 1;
     const Seats *seats = s.seats.data() + pool.seat, *held = s.held_seats.data() + pool.seat;
     Seats *out = s.least.data(), *run = s.row.data();
-    const auto take = [&](Int t, bool anew) {
+    const auto take = [=](Int t, bool anew) {
         const Seats *free = seats + t * bins, *gone = held + t * bins;
         for (Int i = 0; i < bins; ++i) {
             const Seats here = apart ? Seats(free[i] - gone[i]) : free[i];
             run[i] = anew ? here : std::min(run[i], here);
         }
     };
+    if (low == high) {
+        for (Int t = low; t <= last; ++t) take(t, t == low);
+        std::copy_n(run, bins, out + low * bins);
+        return;
+    }
     const Int place_of_last = (last - low) % length;
     Int place = place_of_last;
     for (Int t = last; t >= low; --t) {
@@ -146,8 +151,8 @@ void look_on_nodes(const Board& b, State& s, Int k, Int low, Int high, double fi
         for (Int t = start; t < inside && room; ++t)
             room = s.used[p * b.width + t] + (apart ? s.kept[p * b.steps + t] : 0) + shape.gpus <= pool.gpus;
         if (!room) continue;
-        if (!slid) slide(b, s, pool, shape.steps, start, high, apart);
-        slid = true;
+        if (!slid) slide(b, s, pool, shape.steps, start, large ? start : high, apart);
+        slid = !large;
         Seats* row = s.least.data() + start * pool.bins;
         bar(b, pool, shape, start, row);
         const double touch = choose(b, s, shape, start, row, pieces);
@@ -336,41 +341,37 @@ struct Walk {
         const Int must = due(a, t, t);
         if (must > cap) return -1;
         const Int go = std::max(must, std::min(now - s.count[a * b.steps + t] / app.replica, cap));
-        for (Int i = 0; i < go; ++i) {
-            const auto key = [&](const Replica& x) {
-                const Int bin = x.pieces.front().bin;
-                return std::tuple(x.until, pool.high ? -bin : bin, x.held);
-            };
-            const auto first = std::min_element(list.begin(), list.end(),
-                                                [&](const Replica& x, const Replica& y) { return key(x) < key(y); });
-            drop(a, std::size_t(first - list.begin()), t, stays);
-        }
-        return std::max<Int>(go, 0);
+        if (go <= 0) return 0;
+        const auto key = [&](const Replica& x) {
+            const Int bin = x.pieces.front().bin;
+            return std::tuple(x.until, pool.high ? -bin : bin, x.held, x.since);
+        };
+        // those that leave come last, from where they are dropped
+        std::nth_element(list.begin(), list.end() - go, list.end(),
+                         [&](const Replica& x, const Replica& y) { return key(y) < key(x); });
+        for (Int i = 0; i < go; ++i) drop(a, list.size() - 1, t, stays);
+        return go;
     }
 
     struct Room {
         Int until, node, many;  // replicas that it can take
-        std::vector<Seats> least;
     };
 
-    // A node's room for `gpus` from a step on.
+    // A node's room for `gpus` from a step on, and in `s.row` what stays free on its bins.
     bool room(Int n, Int gpus, Int t, Room& found) {
         const Node node = node_at(b, pool, n);
         if (sum(s.spare.data() + t * pool.bins, node) < gpus) return false;
         found.until = t;
         found.node = n;
-        std::vector<Seats>& least = found.least;
-        least.clear();
+        Seats* least = s.row.data();
         for (Int i = node.first; i < node.last; ++i)
-            least.push_back(b.seats_enter[pool.seat + t * pool.bins + i] ? spare(t, i) : Seats(0));
-        Int many = std::accumulate(least.begin(), least.end(), Int{0}) / gpus;
+            least[i] = b.seats_enter[pool.seat + t * pool.bins + i] ? spare(t, i) : Seats(0);
+        Int many = sum(least, node) / gpus;
         for (; many > 0 && found.until < b.steps; ++found.until) {
             Int total = 0;
-            for (Int i = node.first; i < node.last; ++i)
-                total += std::min(least[i - node.first], spare(found.until, i));
+            for (Int i = node.first; i < node.last; ++i) total += std::min(least[i], spare(found.until, i));
             if (total < gpus) break;
-            for (Int i = node.first; i < node.last; ++i)
-                least[i - node.first] = std::min(least[i - node.first], spare(found.until, i));
+            for (Int i = node.first; i < node.last; ++i) least[i] = std::min(least[i], spare(found.until, i));
             many = std::min(many, total / gpus);
         }
         found.many = many;
@@ -388,28 +389,23 @@ struct Walk {
             Room one;
             for (Int n = 0; n < pool.nodes; ++n)
                 if (room(n, per, t, one)) rooms.push_back(one);
-            std::stable_sort(rooms.begin(), rooms.end(), [&](const Room& x, const Room& y) {
-                const auto key = [&](const Room& r) {
-                    return std::tuple(-r.until, r.many, pool.high ? r.node : -r.node);
-                };
-                return key(x) < key(y);
-            });
-            for (std::size_t i = 0; i + whole <= rooms.size() && entered < wish; i += whole) {
-                const Int stays_until = rooms[i + whole - 1].until;
-                Int many = std::min(whole > 1 ? 1 : rooms[i].many, wish - entered);
+            const auto worse = [&](const Room& x, const Room& y) {
+                const auto key = [&](const Room& r) { return std::tuple(-r.until, r.many, pool.high ? r.node : -r.node); };
+                return key(y) < key(x);
+            };
+            std::make_heap(rooms.begin(), rooms.end(), worse);
+            while (Int(rooms.size()) >= whole && entered < wish) {
+                for (Int k = 0; k < whole; ++k) std::pop_heap(rooms.begin(), rooms.end() - k, worse);
+                const std::vector<Room> chosen(rooms.end() - whole, rooms.end());
+                rooms.resize(rooms.size() - whole);
+                const Int stays_until = chosen.front().until;
+                Int many = std::min(whole > 1 ? 1 : chosen.front().many, wish - entered);
                 if (stays_until < b.steps && app.cap < kNoCap) many = std::min(many, -due(a, t, stays_until));
                 for (; many > 0; --many) {
                     Replica fresh{t, stays_until, -1, false, {}};
-                    for (std::size_t k = i; k < i + whole; ++k) {
-                        const Node node = node_at(b, pool, rooms[k].node);
-                        Int gpus = per;
-                        for (Int bin = node.first; bin < node.last && gpus > 0; ++bin) {
-                            Seats& left = rooms[k].least[bin - node.first];
-                            const Int some = std::min<Int>(gpus, left);
-                            if (some > 0) fresh.pieces.push_back({bin, some});
-                            left = Seats(left - some);
-                            gpus -= some;
-                        }
+                    for (const Room& each : chosen) {
+                        room(each.node, per, t, one);
+                        fast::take(s.row.data(), node_at(b, pool, each.node), per, fresh.pieces);
                     }
                     enter(a, std::move(fresh), t);
                     ++entered;

@@ -59,7 +59,8 @@ Int rounds_for(const Board& b, double budget_ms) {
     const double jobs = double(b.job.size()), shapes = double(b.shape.size()) / std::max(1.0, jobs);
     double capped = 0.0, most_gpus = 0.0;
     for (const App& app : b.app) capped += app.cap < kNoCap;
-    for (const Pool& pool : b.pool) most_gpus = std::max(most_gpus, double(pool.gpus));
+    // replicas on nodes are named one by one, GPUs in a line by the word
+    for (const Pool& pool : b.pool) most_gpus = std::max(most_gpus, double(pool.gpus) * (pool.binned() ? 2.0 : 1.0));
     const double naming = capped * (0.08 + 0.016 * most_gpus / 16);
     const double micros =
         0.6 * (0.1 + double(b.steps) * (0.14 + 0.012 * double(b.most_words) * shapes + naming) + 0.024 * jobs);
