@@ -43,6 +43,17 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
+HOUR = pd.Timedelta(hours=1)
+
+
+def news_since(history: History, since: pd.Timestamp) -> History:
+    """Return the jobs that ended, and the hours of traffic that became known, after an instant."""
+    jobs, traffic = history.jobs, history.traffic
+    jobs = jobs[((jobs["known_at"] > since) & (jobs["status"] != "running")).to_numpy()]
+    hours = traffic[(traffic["timestamp"] + HOUR > since).to_numpy()]
+    return History(jobs, hours, checked=True, instant=history.instant)
+
+
 class World(Protocol):
     """What a loop reads and acts on; any class with these members is one."""
 
