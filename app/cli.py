@@ -28,6 +28,7 @@ TOPICS = (
     "rolling",
     "serve",
     "replay",
+    "slurm",
 )
 
 app = typer.Typer(

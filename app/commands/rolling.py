@@ -132,7 +132,7 @@ def tick(
     if json_:
         print_json(document)
     else:
-        _print_commit(document)
+        print_commit(document)
     raise typer.Exit(REFUSED if document["refused"] or document.get("set_aside") else DONE)
 
 
@@ -151,7 +151,7 @@ def show(state: Kept, json_: JsonFlag = False) -> None:
     if last is None:
         say("nothing is committed yet: tidegrid tick SITE --state FILE --now INSTANT")
         return
-    _print_commit(last.document)
+    print_commit(last.document)
     rows = [
         ["jobs that ended", str(found.ended)],
         ["of them", ", ".join(f"{n} {status}" for status, n in found.statuses.items()) or "–"],
@@ -224,7 +224,8 @@ def _open(state: str) -> "StateStore":
     return StateStore.existing(state)
 
 
-def _print_commit(document: dict[str, Any]) -> None:
+def print_commit(document: dict[str, Any]) -> None:
+    """Print a commit for people."""
     if document["synthetic"]:
         say_synthetic()
     zone = document.get("timezone", "UTC")

@@ -35,6 +35,9 @@ SEEN = {
 SACCT = ("sacct", "-a", "-D", "-X", "-P", f"--format={FIELDS}")
 """The command that tells what has run; its times are seconds since 1970, whatever the zone."""
 
+CONFIG = ("scontrol", "show", "config")
+"""The command that tells how Slurm is configured."""
+
 MOST_JOBS = 200
 """Jobs that one command names: a command line has a limited length, and a failure names fewer."""
 
@@ -92,7 +95,8 @@ class Saved:
     Parameters
     ----------
     folder
-        Where they lie; those of ``sacctmgr`` may be absent.
+        Where they lie, with ``config.txt`` and ``sacct.txt`` beside them; these and those of ``sacctmgr`` may be
+        absent.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,9 +105,11 @@ class Saved:
     def __call__(self, words: Sequence[str], timeout: float) -> tuple[int, str, str]:
         """Answer from a file."""
         name = next((name for name, command in SEEN.items() if command == tuple(words)), None)
-        if name is None:
-            return 1, "", "only saved output is here"
-        path = self.folder / name
+        if "sacct" in words[:3]:
+            name = "sacct.txt"
+        path = self.folder / (name or "config.txt")
+        if (name is None and tuple(words) != CONFIG) or (name in (None, "sacct.txt") and not path.exists()):
+            return 1, "", "it is not among the saved output"
         if words[0] == "sacctmgr" and not path.exists():
             return 0, "", ""
         try:
