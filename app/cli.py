@@ -29,6 +29,7 @@ TOPICS = (
     "serve",
     "replay",
     "slurm",
+    "eta",
 )
 
 app = typer.Typer(

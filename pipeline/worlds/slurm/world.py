@@ -106,6 +106,7 @@ class SlurmWorld:
             lambda: history,
             (*facts.set_aside, *aside),
             (*facts.notes, *notes),
+            facts.waits,
         )
 
     def apply(self, commit: Commit) -> None:
