@@ -365,8 +365,10 @@ def _band_of(eta: Mapping[str, Any], which: str) -> Band:
 
 
 def _ids(placement: Mapping[str, Any]) -> list[int]:
+    if placement.get("gpu_ids"):
+        return list(placement["gpu_ids"])
     first = int(placement["first_gpu"])
-    return placement.get("gpu_ids") or list(range(first, first + int(placement["gpus"])))
+    return list(range(first, first + int(placement["gpus"])))
 
 
 def _array(name: str) -> str:

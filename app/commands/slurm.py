@@ -13,10 +13,12 @@ import typer
 
 from tidegrid.app.common import (
     DONE,
+    MOST_GPUS,
     REFUSED,
     JsonFlag,
     PolicyOption,
     SeedOption,
+    TraceZoneOption,
     count,
     print_json,
     progress,
@@ -207,6 +209,118 @@ def release_all(
         )
 
 
+@slurm.command(
+    "trial", epilog="Example: `tidegrid slurm trial --days 14 --out trial.html` on a machine that has sacct"
+)
+def trial(
+    days: Annotated[float, typer.Option("--days", min=0.5, max=366.0, help="The last days to play.")] = 14.0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The report to write.")] = Path("trial.html"),
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Read sacct.txt, and nodes.txt if it is there, from this folder."),
+    ] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option("--gpu-type", help="The GPU type to play; default: the one most used.")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of that type; default: those of its nodes."),
+    ] = None,
+    learn_days: Annotated[
+        int, typer.Option("--learn-days", min=0, max=3650, help="Days of accounting before, to learn from.")
+    ] = 30,
+    timezone: TraceZoneOption = "UTC",
+    json_: JsonFlag = False,
+) -> None:
+    """Play the last days from accounting alone: what the site ran beside what tidegrid would have run."""
+    import pandas as pd
+
+    from tidegrid.app.replay_report import write_replay_report
+    from tidegrid.errors import InputError
+    from tidegrid.files import check_outputs
+    from tidegrid.pipeline.replay.recorded import recorded
+    from tidegrid.pipeline.replay.recorded import trial as play
+    from tidegrid.pipeline.worlds.slurm.commands import SEEN, SlurmError
+    from tidegrid.pipeline.worlds.slurm.read import nodes_in
+    from tidegrid.pipeline.worlds.slurm.world import attempts_of
+
+    check_outputs(out)
+    asked, notes, aside = _slurm(from_, None, dry_run=True), list[str](), list[InputError]()
+    with progress("reading accounting", quiet=json_) as step:
+        now = pd.Timestamp.now(tz="UTC").floor("s")
+        jobs = attempts_of(asked.accounting(now - pd.Timedelta(days=days + learn_days)), notes, aside)
+        jobs = jobs[jobs["start_time"].notna()]
+        if jobs.empty:
+            raise InputError("no job of it held a GPU and started", field="sacct", fix="give more days")
+        if from_ is not None:
+            now = max(jobs["known_at"].max(), jobs["start_time"].max()).ceil("min")
+        try:
+            nodes = [node for node in nodes_in(asked.read(*SEEN["nodes.txt"])) if node.gpus]
+        except (SlurmError, InputError):
+            nodes = []
+        used = (jobs["gpus"] * jobs["duration_s"].fillna(0)).groupby(jobs["gpu_type"]).sum()
+        kind = gpu_type if gpu_type is not None else str(used.idxmax())
+        if kind not in used.index:
+            known = ", ".join(map(str, used.index))
+            raise InputError(f"no job ran on {kind!r}", field="--gpu-type", fix=f"use one of {known}")
+        share = float(used[kind] / used.sum()) if used.sum() else 1.0
+        if share < 1:
+            notes.append(f"{kind or 'GPUs of no type'} alone: {100 * share:.0f} % of all GPU-hours")
+        sizes = [node.gpus[kind] for node in nodes if kind in node.gpus]
+        step(f"playing {days:g} days")
+        cut = recorded(
+            jobs[jobs["gpu_type"] == kind],
+            now,
+            days,
+            gpus=gpus or sum(sizes) or None,
+            node_size=max(sizes, default=8),
+            timezone=timezone,
+        )
+        if not (gpus or sizes):
+            notes.append(f"GPUs: {cut.world.gpus}, the most that were in use at once; --gpus says otherwise")
+        results = play(cut)
+        notes.append("The site: when each job really started. All jobs have one priority.")
+        notes.append("Every policy begins with what ran and waited at the site when the days began.")
+        notes.append(
+            "GPU counts are rounded up to powers of two. rolling is tidegrid, easy_limits a backfill queue."
+        )
+        step(f"drawing {out}")
+        title = f"Trial: the last {days:g} days" + (f" of {kind}" if kind else "")
+        write_replay_report(cut.world, results, out, title=title, notes=notes)
+    if json_:
+        told = {r.policy: dict(r.figures) for r in results}
+        print_json({"report": str(out), "policies": told, "notes": notes} | set_aside_json(aside))
+    else:
+        rows = [
+            [
+                r.policy, f"{r.figures['completed']:,} of {r.figures['jobs']:,}",
+                f"{100 * r.figures['utilization']:.1f} %", f"{r.figures['value']:,.0f}",
+                f"{r.figures['wait_h']['mean']:.2f}", f"{r.figures['wait_h']['p95']:.2f}",
+                _share(r.figures["eta_submit"]["coverage_80"]), _share(r.figures["eta_submit"]["within_30_min"]),
+            ]
+            for r in results
+        ]  # fmt: skip
+        columns = [
+            "",
+            "ended",
+            "utilization",
+            "value",
+            "mean wait, h",
+            "95th wait, h",
+            "ends in 80 % band",
+            "within 30 min",
+        ]
+        table(title, columns, rows)
+        tell(notes)
+        say(f"report: {out}")
+        tell_set_aside(aside)
+    raise typer.Exit(REFUSED if aside else DONE)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
 def _slurm(from_: Path | None, log: Path | None, *, dry_run: bool) -> "Slurm":
     from tidegrid.pipeline.worlds.slurm.commands import Saved, Slurm, run_here
 
@@ -240,9 +354,15 @@ def _opened(site: Path, state: str | None) -> "StateStore":
 def _settings(site: Path, policy: Path | None, seed: int) -> "Settings":
     from tidegrid.pipeline.control import Settings
     from tidegrid.pipeline.policy import Policy
+    from tidegrid.pipeline.worlds.slurm.site import FILE, SlurmSite
 
     path = policy or site / "policy.json"
-    return Settings(policy=Policy.read(path) if policy or path.exists() else Policy(), seed=seed)
+    rule = SlurmSite.read(site / FILE)
+    return Settings(
+        policy=Policy.read(path) if policy or path.exists() else Policy(),
+        seed=seed,
+        candidates=rule.planned_jobs,
+    )
 
 
 @contextmanager

@@ -265,8 +265,8 @@ def _requests(
             "tenant": tenant.of(job),
             "after": " ".join(order.before(job)),
         }
-        if set(place.nodes) != everywhere.get(kind):
-            row["allowed_nodes"] = as_nodes(place.nodes)
+        if place.among != everywhere.get(kind):
+            row["allowed_nodes"] = place.listed
         if job.gpus % job.nodes and job.nodes > 1:
             notes["a number of nodes that does not divide the GPUs is ignored"] += 1
             row["nodes"] = np.nan

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import pandas as pd
 
@@ -231,6 +232,7 @@ class Snapshot:
 _FEATURE_NAME = re.compile(r"[A-Za-z0-9_.\-:=]+")
 
 
+@lru_cache(maxsize=100_000)
 def allows(expression: str, features: frozenset[str]) -> bool | None:
     """Return whether a node with ``features`` meets a constraint; None where the constraint is beyond a node.
 

@@ -37,6 +37,8 @@ class SlurmSite(BaseModel):
         The IANA zone that people live by, and the ISO 3166 code of its public holidays, None for none.
     gpu_types
         Slurm's name of a GPU type to the name that estimators know, such as ``{"a100": "A100-SXM-80GB"}``.
+    planned_jobs
+        How many of the first waiting jobs a turn plans; those behind them are told no time.
     history_days
         How many days of accounting the first turn reads.
     apps
@@ -55,6 +57,7 @@ class SlurmSite(BaseModel):
     timezone: str = "UTC"
     country: str | None = None
     gpu_types: dict[str, str] = Field(default_factory=dict)
+    planned_jobs: Annotated[int, Field(ge=1, le=100_000)] = 1000
     history_days: Annotated[int, Field(ge=1, le=3650)] = 60
     apps: list[dict[str, Any]] = Field(default_factory=list)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from tidegrid.data.nodelist import as_nodes
 from tidegrid.pipeline.worlds.slurm.records import Node, Partition, QueueJob, Reservation, Snapshot, allows
 
 RETRY = pd.Timedelta(minutes=5)
@@ -30,6 +31,16 @@ class Place:
     nodes: tuple[str, ...]
     earliest: pd.Timestamp | None = None
     why: str = ""
+
+    @cached_property
+    def listed(self) -> str:
+        """The nodes in Slurm's notation."""
+        return as_nodes(self.nodes)
+
+    @cached_property
+    def among(self) -> frozenset[str]:
+        """The nodes as a set."""
+        return frozenset(self.nodes)
 
 
 class Places:
@@ -95,7 +106,8 @@ class Places:
             return Place((), why=why)
         if job.reservation:
             return self._reserved(job, ever)
-        meeting = {node.name: self._in_the_way(node, limit) for node in ever}
+        end = self.now + pd.Timedelta(hours=min(limit, 24 * 3650))
+        meeting = {node.name: self._in_the_way(node, end) for node in ever}
         clear = [node for node in ever if not meeting[node.name]]
         if len(clear) < job.nodes:
             ends = sorted(max((one.end for one in meeting[node.name]), default=self.now) for node in ever)
@@ -137,9 +149,8 @@ class Places:
     def _is_up(self, partition: str) -> bool:
         return partition not in self.partitions or self.partitions[partition].is_up
 
-    def _in_the_way(self, node: Node, limit: float) -> list[Reservation]:
-        """Return reservations that keep a job from starting on a node now: Slurm counts its whole time limit."""
-        end = self.now + pd.Timedelta(hours=min(limit, 24 * 3650))
+    def _in_the_way(self, node: Node, end: pd.Timestamp) -> list[Reservation]:
+        """Return reservations of a node that begin before a job would end that starts now, at its time limit."""
         return [
             one
             for one in self._on_node.get(node.name, ())

@@ -142,7 +142,7 @@ class SlurmWorld:
         oldest = now - pd.Timedelta(days=self.site.history_days)
         since = max(oldest, kept["known_at"].max() - OVERLAP) if len(kept) else oldest
         try:
-            jobs = _attempts(self.slurm.accounting(since), notes, aside)
+            jobs = attempts_of(self.slurm.accounting(since), notes, aside)
         except SlurmError as error:
             notes.append(f"accounting tells nothing new: {error}")
         else:
@@ -160,7 +160,8 @@ class SlurmWorld:
 _REQUIRED = [column.name for column in JOBS.columns if column.required] + ["duration_s"]
 
 
-def _attempts(text: str, notes: list[str], aside: list[InputError]) -> pd.DataFrame:
+def attempts_of(text: str, notes: list[str], aside: list[InputError]) -> pd.DataFrame:
+    """Return the attempts of jobs that the text of ``sacct`` tells of; rows that cannot be read are set aside."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "sacct.txt"
         path.write_text(text, encoding="utf-8")
