@@ -95,15 +95,9 @@ class Places:
     def _place(self, job: QueueJob, limit: float) -> Place:
         ever = [node for node in self.nodes if self._could_run(job, node)]
         if len(ever) < job.nodes:
-            down = [
-                name for name in job.partitions if name in self.partitions and not self.partitions[name].is_up
-            ]
-            why = (
-                f"partition {down[0]} is down"
-                if down
-                else "no node has the partition, features, CPUs, memory and GPUs"
-            )
-            return Place((), why=why)
+            down = [name for name in job.partitions if not self._is_up(name)]
+            lacks = "too few nodes have its partition, features, CPUs, memory and GPUs"
+            return Place((), why=f"partition {down[0]} is down" if down else lacks)
         if job.reservation:
             return self._reserved(job, ever)
         end = self.now + pd.Timedelta(hours=min(limit, 24 * 3650))
