@@ -28,7 +28,6 @@ from tidegrid.app.common import (
     table,
     tell,
 )
-from tidegrid.data.nodelist import as_indices
 from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
@@ -277,6 +276,8 @@ def _block(start: dict[str, Any]) -> str:
     if "held" in start:
         return str(start["held"])
     if "gpu_ids" in start:
+        from tidegrid.data.nodelist import as_indices
+
         return as_indices(start["gpu_ids"])
     first, gpus = start["first_gpu"], start["gpus"]
     return str(first) if gpus == 1 else f"{first}–{first + gpus - 1}"
