@@ -355,7 +355,10 @@ class Outlook:
         if not bands:
             return at, at, at
         near = sorted(bands, key=lambda band: abs(band[1] - at))[:20]
-        low, high = (median(band[i + 1] - band[i] for band in near) for i in (0, 1))
+        low, high = (
+            timedelta(seconds=median((band[i + 1] - band[i]).total_seconds() for band in near))
+            for i in (0, 1)
+        )
         return max(self.now, at - low), at, at + high
 
 

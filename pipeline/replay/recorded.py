@@ -92,7 +92,7 @@ def recorded(
     fits = (block <= pool).to_numpy()
     started = (table["start_time"] - since).dt.total_seconds().to_numpy()
     ran = (table["start_time"] <= since).to_numpy()
-    length = (ended - table["start_time"].clip(lower=since)).dt.total_seconds().to_numpy()
+    length = (ended - table["start_time"].mask(ran, since)).dt.total_seconds().to_numpy()
     submit = (table["submit_time"] - since).dt.total_seconds().to_numpy()
     submit = np.where(ran, 0.0, np.maximum(submit, 60.0))
     order = np.lexsort((table["job_id"].to_numpy(dtype=str), submit))

@@ -265,7 +265,7 @@ def _requests(
             "tenant": tenant.of(job),
             "after": " ".join(order.before(job)),
         }
-        if place.among != everywhere.get(kind):
+        if place.among != everywhere.get(kind, set()):
             row["allowed_nodes"] = place.listed
         if job.gpus % job.nodes and job.nodes > 1:
             notes["a number of nodes that does not divide the GPUs is ignored"] += 1

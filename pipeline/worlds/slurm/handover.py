@@ -77,8 +77,8 @@ class Memory:
         """Drop the jobs that no longer wait."""
         known = set(waiting)
         for jobs in (self.attempts, self.ranked, self.pinned):
-            for job in set(jobs) - known:  # type: ignore[call-overload]
-                del jobs[job]  # type: ignore[attr-defined]
+            for job in set(jobs) - known:
+                del jobs[job]
 
 
 @dataclass(frozen=True)
