@@ -28,6 +28,8 @@ TOPICS = (
     "rolling",
     "serve",
     "replay",
+    "slurm",
+    "eta",
 )
 
 app = typer.Typer(

@@ -105,6 +105,32 @@ def as_indices(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def as_nodes(names: Iterable[str]) -> str:
+    """Return names as a list; the inverse of :func:`nodes_of` but for the order.
+
+    Examples
+    --------
+    >>> as_nodes(["a08", "a09", "a10", "a12", "v1"])
+    'a[08-10,12],v1'
+    """
+    families: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in names:
+        match = re.search(r"\d{1,9}$", name)
+        if match is None:
+            plain.append(name)
+        else:
+            families.setdefault((name[: match.start()], len(match[0])), []).append(int(match[0]))
+    out = []
+    for (head, width), numbers in families.items():
+        if len(numbers) == 1:
+            out.append(f"{head}{numbers[0]:0{width}d}")
+            continue
+        runs = [piece.split("-") for piece in as_indices(numbers).split(",")]
+        out.append(f"{head}[{','.join('-'.join(f'{int(end):0{width}d}' for end in run) for run in runs)}]")
+    return ",".join([*out, *plain])
+
+
 def _refused(text: str, problem: str) -> InputError:
     shown = text if len(text) <= 60 else text[:57] + "…"
     return InputError(f"{shown!r} {problem}", fix="write names such as a[1-3],v1, or indices such as 0-3,6")

@@ -379,7 +379,7 @@ def _with_features(frame: pd.DataFrame, notes: Note | None) -> pd.DataFrame:
     frame = frame.drop(columns="comment")
     if not comments.str.startswith("{").any():
         return frame
-    told = [_features_of(text) for text in comments]
+    told = [features_of(text) for text in comments]
     names = {name for one in told for name in one}
     unused = 0
     for name in [*_FEATURES, "kind"]:
@@ -399,7 +399,7 @@ def _with_features(frame: pd.DataFrame, notes: Note | None) -> pd.DataFrame:
     return frame
 
 
-def _features_of(comment: str) -> dict[str, Any]:
+def features_of(comment: str) -> dict[str, Any]:
     """Return the features of a comment that is a JSON object; Slurm stores its quotes as backticks."""
     text = comment.strip()
     if not text.startswith("{") or len(text) > 10_000:

@@ -272,6 +272,8 @@ def _tick(
         "notes": [*reading.notes, *notes, *forecaster.notes, *aside_notes(reading.set_aside)],
         "synthetic": cluster.synthetic,
     }
+    unplanned = [{"job": job, "start": None, "reason": why} for job, why in sorted(reading.waits.items())]
+    document["waiting"] = [*document["waiting"], *unplanned]
     commit = Commit(number, key, how.sha256, iso(now), as_json(document) + "\n")
     changes = Changes(
         watched,

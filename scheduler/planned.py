@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +93,13 @@ class PlanBoard(Board):
         finally:
             self.closed[pool] = kept
 
+    @cached_property
+    def _spans(self) -> tuple[list[Hold], np.ndarray, np.ndarray, list[tuple[int, ...]]]:
+        """All holds, with the steps at which they begin and end, and the limits that they count in."""
+        holds = [hold for mine in self.holds.values() for hold in mine]
+        begins, ends = (np.array([span[i] for span in holds], dtype="int64") for i in (3, 4))
+        return holds, begins, ends, [tuple(k for k, _ in hold.limits) for hold in holds]
+
     def holders(self, ask: Ask, block: int, start: int, stop: int) -> list[str]:
         """Return who holds some of a block, or counts in a limit of the job, in steps ``start`` … ``stop`` − 1.
 
@@ -99,13 +107,14 @@ class PlanBoard(Board):
         """
         limits = {k for k, _ in ask.limits}
         found: dict[str, int] = {}
-        for task, holds in self.holds.items():
-            for hold in holds:
-                if hold.start >= stop or hold.end <= start or task in self._gone:
-                    continue
-                in_block = hold.pool == ask.pool and hold.mask & block
-                if in_block or any(k in limits for k, _ in hold.limits):
-                    found[task] = max(found.get(task, 0), hold.end)
+        holds, begins, ends, counted = self._spans
+        for i in np.flatnonzero((begins < stop) & (ends > start)).tolist():
+            hold = holds[i]
+            if hold.task in self._gone:
+                continue
+            in_block = hold.pool == ask.pool and hold.mask & block
+            if in_block or not limits.isdisjoint(counted[i]):
+                found[hold.task] = max(found.get(hold.task, 0), hold.end)
         return sorted(found, key=lambda task: (-found[task], task))
 
     def held(self, task: str, pool: str, block: int, start: int, stop: int) -> tuple[int, int, int] | None:

@@ -28,7 +28,6 @@ from tidegrid.app.common import (
     table,
     tell,
 )
-from tidegrid.data.nodelist import as_indices
 from tidegrid.zones import zone_of
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def tick(
     if json_:
         print_json(document)
     else:
-        _print_commit(document)
+        print_commit(document)
     raise typer.Exit(REFUSED if document["refused"] or document.get("set_aside") else DONE)
 
 
@@ -151,7 +150,7 @@ def show(state: Kept, json_: JsonFlag = False) -> None:
     if last is None:
         say("nothing is committed yet: tidegrid tick SITE --state FILE --now INSTANT")
         return
-    _print_commit(last.document)
+    print_commit(last.document)
     rows = [
         ["jobs that ended", str(found.ended)],
         ["of them", ", ".join(f"{n} {status}" for status, n in found.statuses.items()) or "–"],
@@ -224,7 +223,8 @@ def _open(state: str) -> "StateStore":
     return StateStore.existing(state)
 
 
-def _print_commit(document: dict[str, Any]) -> None:
+def print_commit(document: dict[str, Any]) -> None:
+    """Print a commit for people."""
     if document["synthetic"]:
         say_synthetic()
     zone = document.get("timezone", "UTC")
@@ -276,6 +276,8 @@ def _block(start: dict[str, Any]) -> str:
     if "held" in start:
         return str(start["held"])
     if "gpu_ids" in start:
+        from tidegrid.data.nodelist import as_indices
+
         return as_indices(start["gpu_ids"])
     first, gpus = start["first_gpu"], start["gpus"]
     return str(first) if gpus == 1 else f"{first}–{first + gpus - 1}"

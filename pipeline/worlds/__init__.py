@@ -6,8 +6,8 @@ hidden: it is read in the same way, and does what each decision says at once, wi
 (swaps, bands, the last plan) is its own, see :mod:`tidegrid.pipeline.control`, and so is the same in all.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pandas as pd
@@ -34,6 +34,8 @@ class Reading:
         Rows that cannot be used, one error each: the rest was read.
     notes
         What was worked out or left out in reading, one line each.
+    waits
+        Jobs that wait and that the state leaves out because they cannot be planned, by id, and why.
     """
 
     state: State
@@ -41,6 +43,18 @@ class Reading:
     history: Callable[[], History]
     set_aside: tuple[InputError, ...] = ()
     notes: tuple[str, ...] = ()
+    waits: Mapping[str, str] = field(default_factory=dict)
+
+
+HOUR = pd.Timedelta(hours=1)
+
+
+def news_since(history: History, since: pd.Timestamp) -> History:
+    """Return the jobs that ended, and the hours of traffic that became known, after an instant."""
+    jobs, traffic = history.jobs, history.traffic
+    jobs = jobs[((jobs["known_at"] > since) & (jobs["status"] != "running")).to_numpy()]
+    hours = traffic[(traffic["timestamp"] + HOUR > since).to_numpy()]
+    return History(jobs, hours, checked=True, instant=history.instant)
 
 
 class World(Protocol):

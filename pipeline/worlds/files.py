@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from tidegrid.data import History
 from tidegrid.errors import InputError
 from tidegrid.files import regular_file, write_text
 from tidegrid.pipeline.rolling.store import Commit
 from tidegrid.pipeline.site import FILES, Site
-from tidegrid.pipeline.worlds import Reading
-
-HOUR = pd.Timedelta(hours=1)
+from tidegrid.pipeline.worlds import Reading, news_since
 
 
 class Files:
@@ -55,13 +52,7 @@ class Files:
 def reading_of(site: Site, since: pd.Timestamp | None = None) -> Reading:
     """Return what a site's files tell, with what became known after ``since`` as news."""
     history = site.history
-    news = history
-    if since is not None:
-        jobs, traffic = history.jobs, history.traffic
-        jobs = jobs[((jobs["known_at"] > since) & (jobs["status"] != "running")).to_numpy()]
-        news = History(
-            jobs, traffic[(traffic["timestamp"] + HOUR > since).to_numpy()], checked=True, instant=site.now
-        )
+    news = history if since is None else news_since(history, since)
     return Reading(site.state(), news, lambda: history, site.set_aside, site.notes)
 
 

@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 from tidegrid.errors import InputError
 from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
 from tidegrid.pipeline.worlds.slurm.handover import (
-    MARK,
-    Handover,
     Memory,
     Start,
-    is_gated,
     log_lines,
     rank,
     renew,
@@ -32,7 +29,8 @@ from tidegrid.pipeline.worlds.slurm.read import (
     partitions_in,
     reservations_in,
 )
-from tidegrid.pipeline.worlds.slurm.records import QueueJob, allows
+from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob, allows
+from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 NOW = pd.Timestamp("2026-12-01T00:00Z")
 
@@ -140,7 +138,7 @@ class Recorder:
         return 0, json.dumps({"jobs": list(self.jobs)}) if words[0] == "squeue" else "", ""
 
 
-RULE = Handover(mode="start", dry_run=False, verify_seconds=0)
+RULE = SlurmSite(mode="start", dry_run=False, verify_seconds=0)
 
 
 def test_a_job_on_one_node_is_pinned_and_one_with_gpus_by_node_keeps_its_number_of_nodes(
@@ -169,7 +167,8 @@ def test_a_start_that_does_not_come_about_is_taken_back_and_backs_off_ever_longe
         waits.append((following - at) / pd.Timedelta(minutes=1))
         at = following
     assert waits == [5, 10, 20, 40]
-    memory.write(tmp_path / "memory.json")
+    memory.path = tmp_path / "memory.json"
+    memory.save()
     assert Memory.read(tmp_path / "memory.json") == memory
 
 
@@ -179,7 +178,7 @@ def test_only_marked_batch_jobs_are_started_or_renewed() -> None:
         job(job_id=4, het_job_id={"set": True, "infinite": False, "number": 4}), job(job_id=5, job_state=["RUNNING"]),
         job(job_id=6, eligible_time={"set": True, "infinite": False, "number": 1796199999}), job(job_id=7),
     ]  # fmt: skip
-    assert [one.id for one in jobs if is_gated(one)] == ["1", "6", "7"]
+    assert [one.id for one in jobs if one.gated] == ["1", "6", "7"]
     run = Recorder()
     assert renew(Slurm(None, dry_run=False, run=run), jobs, ["7"], RULE, NOW) == 1
     assert run.asked == [("scontrol", "update", "JobId=1", "StartTime=now+60minutes")]
@@ -193,7 +192,7 @@ def test_ranks_give_the_planned_order_by_lowering_priorities_only(priorities: li
     order = [one.id for one in jobs]
     rng.shuffle(order)  # type: ignore[attr-defined]
     run = Recorder()
-    rank(Slurm(None, dry_run=False, run=run), jobs, order, Handover(mode="rank"), Memory())
+    rank(Slurm(None, dry_run=False, run=run), jobs, order, SlurmSite(mode="rank"), Memory())
     after = {one.id: one.priority for one in jobs}
     for words in run.asked:
         name, nice = words[2].removeprefix("JobId="), int(words[3].removeprefix("Nice="))
@@ -219,5 +218,5 @@ def test_a_failing_command_says_what_slurm_said() -> None:
 def test_a_file_of_rules_with_an_unknown_field_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "slurm.json").write_text('{"mode": "rank", "partition": "gpu"}')
     with pytest.raises(InputError, match=r"slurm\.json, partition"):
-        Handover.read(tmp_path / "slurm.json")
-    assert Handover.read(tmp_path / "none.json") == Handover()
+        SlurmSite.read(tmp_path / "slurm.json")
+    assert SlurmSite.read(tmp_path / "none.json") == SlurmSite()

@@ -109,6 +109,18 @@ class Cluster:
         self._accounts()
         return self
 
+    def gate(self, *, on: bool) -> None:
+        """Let the gate hold jobs, or let all jobs through; Slurm reads the file again when it has changed."""
+        assert self.lua is not None
+        file = self.folder / "etc" / "job_submit.lua"
+        file.write_text(
+            self.lua
+            if on
+            else "function slurm_job_submit() return 0 end\n"
+            "function slurm_job_modify() return 0 end\nreturn 0\n"
+        )
+        time.sleep(1.1)
+
     def stop(self) -> None:
         """End every daemon by its pid, the last started first."""
         for process in reversed(self.running):

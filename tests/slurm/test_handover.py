@@ -11,21 +11,19 @@ from cluster import Cluster
 
 from tidegrid.pipeline.worlds.slurm.commands import Slurm
 from tidegrid.pipeline.worlds.slurm.handover import (
-    MARK,
-    Handover,
     Memory,
     Start,
     advise,
-    is_gated,
     log_lines,
     rank,
     release_all,
     renew,
     start,
 )
-from tidegrid.pipeline.worlds.slurm.records import QueueJob
+from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob
+from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
-RULE = Handover(mode="start", dry_run=False, hold_minutes=5, verify_seconds=4)
+RULE = SlurmSite(mode="start", dry_run=False, hold_minutes=5, verify_seconds=4)
 HOSTILE = ["$(touch /tmp/owned)", "a;reboot", "`id`", "x|y", "--json", "it's", "a b", "\u200b=1+1", "%s%n"]
 
 
@@ -79,7 +77,7 @@ def test_the_gate_marks_batch_jobs_and_leaves_interactive_ones(cluster: Cluster,
     )  # fmt: skip
     assert asked.returncode == 0, asked.stderr
     jobs = _queue(slurm)
-    assert [is_gated(jobs[name]) for name in (gated, both, free, own)] == [True, True, False, True]
+    assert [jobs[name].gated for name in (gated, both, free, own)] == [True, True, False, True]
     later = jobs[own].eligible
     assert later is not None and later > _now() + pd.Timedelta(hours=2)
     # a user may not start what tidegrid starts
@@ -174,7 +172,7 @@ def test_advice_is_written_where_asked_and_hostile_names_run_nothing(cluster: Cl
         cluster.submit("user1", f"--job-name={name}", f"--comment={name}", "--gpus=1") for name in HOSTILE
     ]
     at = pd.Timestamp("2026-12-24T12:00Z")
-    rule = Handover(mode="advise", dry_run=False, write_eta=True)
+    rule = SlurmSite(mode="advise", dry_run=False, write_eta=True)
     queue = [job for job in slurm.snapshot().jobs if job.id in jobs]
     assert advise(slurm, queue, dict.fromkeys(jobs, at), rule) == len(jobs)
     told = {job.id: job for job in slurm.snapshot().jobs}

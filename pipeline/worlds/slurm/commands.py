@@ -1,6 +1,7 @@
 """Slurm's own commands: run as lists of arguments, never through a shell; each that changes something is logged."""
 
 import json
+import math
 import os
 import subprocess
 from collections.abc import Sequence
@@ -11,9 +12,31 @@ from typing import Protocol
 
 import pandas as pd
 
+from tidegrid.data.sacct import FIELDS
 from tidegrid.errors import InputError, TidegridError
-from tidegrid.pipeline.worlds.slurm.read import jobs_of, nodes_in, partitions_in, reservations_in
+from tidegrid.files import regular_file
+from tidegrid.pipeline.worlds.slurm.read import jobs_of, limits_in, nodes_in, partitions_in, reservations_in
 from tidegrid.pipeline.worlds.slurm.records import QueueJob, Snapshot
+
+SEEN = {
+    "squeue.json": ("squeue", "--json"),
+    "nodes.txt": ("scontrol", "show", "node", "-o"),
+    "partitions.txt": ("scontrol", "show", "partition", "-o"),
+    "reservations.txt": ("scontrol", "show", "reservation", "-o"),
+    "qos.txt": (
+        "sacctmgr", "-P", "show", "qos", "format=Name,GrpTRES,MaxTRESPU,MaxTRESPA,GrpJobs,MaxJobsPU,MaxJobsPA",
+    ),
+    "associations.txt": (
+        "sacctmgr", "-P", "show", "associations", "format=Account,User,GrpTRES,GrpJobs,MaxJobs",
+    ),
+}  # fmt: skip
+"""The commands that tell the state of a cluster, each under the name of the file that may stand in for it."""
+
+SACCT = ("sacct", "-a", "-D", "-X", "-P", f"--format={FIELDS}")
+"""The command that tells what has run; its times are seconds since 1970, whatever the zone."""
+
+CONFIG = ("scontrol", "show", "config")
+"""The command that tells how Slurm is configured."""
 
 MOST_JOBS = 200
 """Jobs that one command names: a command line has a limited length, and a failure names fewer."""
@@ -66,6 +89,39 @@ def run_here(words: Sequence[str], timeout: float) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
 
 
+class Saved:
+    """Runs nothing: answers the commands of ``SEEN`` from files of these names.
+
+    Parameters
+    ----------
+    folder
+        Where they lie, with ``config.txt`` and ``sacct.txt`` beside them; these and those of ``sacctmgr`` may be
+        absent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+        """Answer from a file."""
+        name = next((name for name, command in SEEN.items() if command == tuple(words)), None)
+        if "sacct" in words[:3]:
+            name = "sacct.txt"
+        path = self.folder / (name or "config.txt")
+        if (name is None and tuple(words) != CONFIG) or (name in (None, "sacct.txt") and not path.exists()):
+            return 1, "", "it is not among the saved output"
+        if words[0] == "sacctmgr" and not path.exists():
+            return 0, "", ""
+        try:
+            return 0, regular_file(path).read_text(encoding="utf-8", errors="replace"), ""
+        except OSError as error:
+            raise InputError(
+                f"cannot be read ({error.strerror})",
+                file=path,
+                fix=f"write it: {' '.join(words)} > {name}",
+            ) from None
+
+
 class Slurm:
     """Slurm, through its commands.
 
@@ -100,16 +156,32 @@ class Slurm:
         return out
 
     def snapshot(self) -> Snapshot:
-        """Read the whole cluster: the queue first, so that a job that ends meanwhile is not taken for lost."""
-        jobs, problems = jobs_of(self.read("squeue", "--json"))
+        """Read the whole cluster: the queue first, so that a job that ends meanwhile is not taken for lost.
+
+        Raises
+        ------
+        SlurmError
+            A command failed. Limits are an exception: a cluster without accounting has none, and that is told.
+        """
+        jobs, problems = jobs_of(self.read(*SEEN["squeue.json"]))
+        try:
+            limits, notes = limits_in(self.read(*SEEN["qos.txt"]), self.read(*SEEN["associations.txt"]))
+        except SlurmError as error:
+            limits, notes = [], [f"no limits of QOS and accounts are known: {error}"]
         return Snapshot(
             at=pd.Timestamp.now(tz="UTC").floor("s"),
-            nodes=tuple(nodes_in(self.read("scontrol", "show", "node", "-o"))),
-            partitions=tuple(partitions_in(self.read("scontrol", "show", "partition", "-o"))),
-            reservations=tuple(reservations_in(self.read("scontrol", "show", "reservation", "-o"))),
+            nodes=tuple(nodes_in(self.read(*SEEN["nodes.txt"]))),
+            partitions=tuple(partitions_in(self.read(*SEEN["partitions.txt"]))),
+            reservations=tuple(reservations_in(self.read(*SEEN["reservations.txt"]))),
             jobs=tuple(jobs),
-            problems=tuple(problems),
+            limits=tuple(limits),
+            problems=(*problems, *notes),
         )
+
+    def accounting(self, since: pd.Timestamp) -> str:
+        """Return what ``sacct`` tells of all attempts that were in the queue or ran since an instant."""
+        window = f"now-{max(1, math.ceil((pd.Timestamp.now(tz='UTC') - since).total_seconds() / 60))}minutes"
+        return self.read("env", "SLURM_TIME_FORMAT=%s", *SACCT, "-S", window)
 
     def job(self, identifier: str) -> QueueJob | None:
         """Return one job as it is now; None where it is no longer in the queue."""

@@ -9,78 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import sleep
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
-from tidegrid.pipeline.worlds.slurm.commands import Slurm
-from tidegrid.pipeline.worlds.slurm.records import QueueJob
-
-MARK = "tidegrid:gate"
-"""How the admin comment of a job begins that the gate has put under tidegrid's control."""
-
-
-class Handover(BaseModel):
-    """How decisions are handed over: the file ``slurm.json`` of a site.
-
-    Attributes
-    ----------
-    mode
-        ``advise``: nothing is changed. ``rank``: Slurm places, tidegrid orders. ``start``: tidegrid starts the jobs
-        that the gate has marked.
-    dry_run
-        Only log what would be run.
-    partitions
-        The partitions whose jobs are handed over; empty for all.
-    write_eta
-        Write the expected start into the admin comment of waiting jobs.
-    hold_minutes
-        How long a waiting job stays put after the last turn before Slurm may start it by itself.
-    verify_seconds
-        How long to wait before a start is verified.
-    rank_most
-        How many of the first jobs of the plan are ranked.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    mode: Literal["advise", "rank", "start"] = "advise"
-    dry_run: bool = True
-    partitions: list[str] = Field(default_factory=list)
-    write_eta: bool = False
-    hold_minutes: Annotated[int, Field(ge=5, le=1440)] = 60
-    verify_seconds: Annotated[float, Field(ge=0, le=300)] = 5.0
-    rank_most: Annotated[int, Field(ge=1, le=10_000)] = 100
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the file; the defaults where it is absent.
-
-        Raises
-        ------
-        InputError
-            A field is unknown, or out of range; it is named.
-        """
-        if not path.exists():
-            return cls()
-        try:
-            return cls.model_validate(read_json(path))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or None
-            raise InputError(
-                f"is not right ({first['msg'].lower()})",
-                file=path,
-                field=place,
-                fix=f"the fields are {', '.join(cls.model_fields)}",
-            ) from None
-
-    def covers(self, job: QueueJob) -> bool:
-        """Whether a job is handed over: every partition that it may run in is named here."""
-        return not self.partitions or set(job.partitions) <= set(self.partitions)
+from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
+from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob
+from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 
 @dataclass
@@ -94,26 +31,54 @@ class Attempt:
 
 @dataclass
 class Memory:
-    """What has to outlive a restart: failed attempts by job, and the jobs whose order was changed."""
+    """What has to outlive a restart, kept in a file that is written before Slurm is changed.
 
+    Attributes
+    ----------
+    path
+        The file; None for none.
+    attempts
+        Starts that Slurm did not make, by job.
+    ranked
+        The jobs whose order was changed, and the ``Nice`` that each had before.
+    pinned
+        The jobs that were told to start on some nodes and are not known to run, and the list of nodes that each
+        asked for itself.
+    """
+
+    path: Path | None = None
     attempts: dict[str, Attempt] = field(default_factory=dict)
-    ranked: list[str] = field(default_factory=list)
+    ranked: dict[str, int] = field(default_factory=dict)
+    pinned: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read what an earlier process wrote; empty where there is none."""
         if not path.exists():
-            return cls()
+            return cls(path)
         try:
             told = read_json(path)
             attempts = {str(job): Attempt(**entry) for job, entry in told["attempts"].items()}
-            return cls(attempts, [str(job) for job in told["ranked"]])
-        except (TypeError, KeyError, AttributeError):
+            ranked = {str(job): int(nice) for job, nice in told["ranked"].items()}
+            return cls(
+                path, attempts, ranked, {str(job): str(nodes) for job, nodes in told["pinned"].items()}
+            )
+        except (TypeError, KeyError, AttributeError, ValueError):
             raise InputError("is not what tidegrid wrote", file=path, fix="delete it") from None
 
-    def write(self, path: Path) -> None:
-        """Write it, whole or not at all."""
-        write_json(path, asdict(self))
+    def save(self) -> None:
+        """Write it atomically."""
+        if self.path is not None:
+            told = asdict(self)
+            del told["path"]
+            write_json(self.path, told)
+
+    def forget(self, waiting: Iterable[str]) -> None:
+        """Drop the jobs that no longer wait."""
+        known = set(waiting)
+        for jobs in (self.attempts, self.ranked, self.pinned):
+            for job in set(jobs) - known:
+                del jobs[job]
 
 
 @dataclass(frozen=True)
@@ -134,64 +99,76 @@ class Outcome:
 
 
 def advise(
-    slurm: Slurm, jobs: Iterable[QueueJob], expected: Mapping[str, pd.Timestamp], rule: Handover
+    slurm: Slurm, jobs: Iterable[QueueJob], expected: Mapping[str, pd.Timestamp], rule: SlurmSite
 ) -> int:
     """Write the expected start of waiting jobs into their admin comment where it has changed; return how many.
 
     Parameters
     ----------
     expected
-        The expected start of each job, UTC.
+        The expected start of each job or task of an array, UTC.
     """
     if not rule.write_eta:
         return 0
     told = 0
     for job in jobs:
-        at = expected.get(job.id)
+        at = min((expected[name] for name in job.ids if name in expected), default=None)
         if at is None or not job.is_pending or not rule.covers(job):
             continue
         text = f"expected start {at.tz_convert('UTC'):%Y-%m-%dT%H:%MZ}"
-        text = f"{MARK}; {text}" if is_gated(job) else text
+        text = f"{MARK}; {text}" if job.gated else text
         if job.admin_comment != text:
             slurm.update(job.id, AdminComment=text)
             told += 1
     return told
 
 
-def rank(slurm: Slurm, jobs: Iterable[QueueJob], order: Sequence[str], rule: Handover, memory: Memory) -> int:
+def rank(
+    slurm: Slurm, jobs: Iterable[QueueJob], order: Sequence[str], rule: SlurmSite, memory: Memory
+) -> int:
     """Put the first waiting jobs into the plan's order by lowering priorities with ``Nice``; return the changes.
 
-    A job that stands where it should is left alone. Jobs that are held have no priority and are left out.
+    A job that stands where it should is left alone, and none is raised above what Slurm and its user give it. Jobs
+    that are held have no priority and are left out; an array is ranked as a whole.
     """
-    by_id = {job.id: job for job in jobs if job.is_pending and not job.held and rule.covers(job)}
-    changes = 0
+    record = {
+        name: job for job in jobs if job.is_pending and not job.held and rule.covers(job) for name in job.ids
+    }
+    first = dict.fromkeys(record[name].id for name in order if name in record)
+    by_id = {job.id: job for job in record.values()}
+    changes: dict[str, int] = {}
     above: int | None = None
-    for name in [name for name in order if name in by_id][: rule.rank_most]:
+    for name in list(first)[: rule.rank_most]:
         job = by_id[name]
-        natural = job.priority + job.nice
+        own = memory.ranked.get(name, job.nice)
+        natural = job.priority + job.nice - own
         wanted = natural if above is None else min(natural, above - 1)
+        if wanted < 1:
+            break  # Slurm knows no lower priority
         if wanted != job.priority:
-            slurm.update(name, Nice=str(natural - wanted))
-            changes += 1
-            if name not in memory.ranked:
-                memory.ranked.append(name)
+            changes[name] = own + natural - wanted
+            memory.ranked.setdefault(name, own)
         above = wanted
-    return changes
+    if changes and not slurm.dry_run:
+        memory.save()
+    for name, nice in changes.items():
+        slurm.update(name, Nice=str(nice))
+    return len(changes)
 
 
 def renew(
-    slurm: Slurm, jobs: Iterable[QueueJob], starting: Iterable[str], rule: Handover, now: pd.Timestamp
+    slurm: Slurm, jobs: Iterable[QueueJob], starting: Iterable[str], rule: SlurmSite, now: pd.Timestamp
 ) -> int:
     """Keep the jobs that are to wait where they are for another while; return how many were renewed.
 
     Only jobs that the gate has marked, whose begin time lies nearer than half of the hold: a begin time that a user
     set further away stays.
     """
-    soon = now + pd.Timedelta(minutes=rule.hold_minutes) / 2
+    soon, leaving = now + pd.Timedelta(minutes=rule.hold_minutes) / 2, set(starting)
     due = [
         job.id
         for job in jobs
-        if is_gated(job) and rule.covers(job) and job.id not in set(starting)
+        if job.gated and rule.covers(job) and job.id not in leaving
         and (job.eligible is None or job.eligible < soon)
     ]  # fmt: skip
     if due:
@@ -199,16 +176,11 @@ def renew(
     return len(due)
 
 
-def is_gated(job: QueueJob) -> bool:
-    """Whether the gate has put a waiting job under tidegrid's control; interactive jobs and het jobs never are."""
-    return job.is_pending and job.batch and job.het_job is None and job.admin_comment.startswith(MARK)
-
-
 def start(
     slurm: Slurm,
     starts: Sequence[Start],
     jobs: Mapping[str, QueueJob],
-    rule: Handover,
+    rule: SlurmSite,
     memory: Memory,
     now: pd.Timestamp,
 ) -> list[Outcome]:
@@ -227,7 +199,7 @@ def start(
             out.append(Outcome(wanted.job, "backing off", attempt.reason))
             continue
         job = jobs.get(wanted.job)
-        if job is None or not is_gated(job):
+        if job is None or not job.gated:
             out.append(Outcome(wanted.job, "gone", "it does not wait, or is not tidegrid's to start"))
             continue
         # the queue was read before the plan was made: a job that has started since must not be resized
@@ -235,17 +207,38 @@ def start(
         if fresh is None or not fresh.is_pending:
             out.append(Outcome(wanted.job, "gone", "it no longer waits"))
             continue
+        if not slurm.dry_run:
+            memory.pinned.setdefault(wanted.job, ",".join(fresh.required_nodes))
+            memory.save()
         done = slurm.update(wanted.job, **_changes(fresh, wanted.nodes))
         if any(each.failed for each in done):
-            out.append(_failed(wanted.job, done[0].said, memory, now, rule))
+            out.append(_taken_back(slurm, wanted.job, done[0].said, memory, now, rule))
         else:
             begun.append(wanted)
     if slurm.dry_run:
         return out + [Outcome(each.job, "dry run") for each in begun]
     if begun:
         sleep(rule.verify_seconds)
-    for each in begun:
-        out.append(_verified(slurm, each, rule, memory, now))
+    out += [_verified(slurm, each, rule, memory, now) for each in begun]
+    if out:
+        memory.save()
+    return out
+
+
+def recover(
+    slurm: Slurm, jobs: Mapping[str, QueueJob], rule: SlurmSite, memory: Memory, now: pd.Timestamp
+) -> list[Outcome]:
+    """Take starts back that an earlier process asked for and did not see through, for it was ended."""
+    memory.forget(jobs)
+    out = []
+    for name in list(memory.pinned):
+        fresh = slurm.job(name)
+        if fresh is not None and fresh.is_pending:
+            out.append(_taken_back(slurm, name, fresh.reason, memory, now, rule))
+        else:
+            del memory.pinned[name]
+    if out:
+        memory.save()
     return out
 
 
@@ -258,20 +251,25 @@ def _changes(job: QueueJob, nodes: tuple[str, ...]) -> dict[str, str]:
     return changes
 
 
-def _verified(slurm: Slurm, wanted: Start, rule: Handover, memory: Memory, now: pd.Timestamp) -> Outcome:
+def _verified(slurm: Slurm, wanted: Start, rule: SlurmSite, memory: Memory, now: pd.Timestamp) -> Outcome:
     job = slurm.job(wanted.job)
-    if job is None or not job.is_pending:
-        memory.attempts.pop(wanted.job, None)
-        if job is not None and job.node_names and set(job.node_names) != set(wanted.nodes):
-            return Outcome(
-                wanted.job, "started", f"on {','.join(job.node_names)}, not on {','.join(wanted.nodes)}"
-            )
-        return Outcome(wanted.job, "started")
-    slurm.update(wanted.job, ReqNodeList="", StartTime=f"now+{rule.hold_minutes}minutes")
-    return _failed(wanted.job, job.reason, memory, now, rule)
+    if job is not None and job.is_pending:
+        return _taken_back(slurm, wanted.job, job.reason, memory, now, rule)
+    memory.attempts.pop(wanted.job, None)
+    memory.pinned.pop(wanted.job, None)
+    if job is not None and job.node_names and set(job.node_names) != set(wanted.nodes):
+        return Outcome(
+            wanted.job, "started", f"on {','.join(job.node_names)}, not on {','.join(wanted.nodes)}"
+        )
+    return Outcome(wanted.job, "started")
 
 
-def _failed(name: str, reason: str, memory: Memory, now: pd.Timestamp, rule: Handover) -> Outcome:
+def _taken_back(
+    slurm: Slurm, name: str, reason: str, memory: Memory, now: pd.Timestamp, rule: SlurmSite
+) -> Outcome:
+    """Let a job wait again, where it asked to run, for twice as long at each attempt."""
+    slurm.update(name, ReqNodeList=memory.pinned.get(name, ""), StartTime=f"now+{rule.hold_minutes}minutes")
+    memory.pinned.pop(name, None)
     attempt = memory.attempts.setdefault(name, Attempt())
     attempt.times += 1
     attempt.reason = reason
@@ -281,20 +279,37 @@ def _failed(name: str, reason: str, memory: Memory, now: pd.Timestamp, rule: Han
 
 
 def release_all(slurm: Slurm, jobs: Iterable[QueueJob], memory: Memory) -> dict[str, int]:
-    """Undo everything: every marked job may start at once and anywhere, and every changed order is taken back."""
-    waiting = {job.id: job for job in jobs if job.is_pending}
-    gated = [name for name, job in waiting.items() if is_gated(job)]
-    for name in gated:
-        # a list of nodes is changed job by job, and an array as a whole has none
-        if waiting[name].required_nodes:
-            slurm.update(name, ReqNodeList="")
+    """Undo everything: every marked job may start at once and where it asked to, and changed orders are taken back.
+
+    Raises
+    ------
+    SlurmError
+        Slurm refused a change; what is left to undo is still known.
+    """
+    waiting = {name: job for job in jobs if job.is_pending for name in {job.id, *job.ids}}
+    memory.forget(waiting)
+    failed: list[str] = []
+
+    def undo(names: str | Sequence[str], **changes: str) -> bool:
+        bad = [done.said for done in slurm.update(names, **changes) if done.failed]
+        failed.extend(bad)
+        return not bad
+
+    for name, nodes in list(memory.pinned.items()):
+        if undo(name, ReqNodeList=nodes) and not slurm.dry_run:
+            del memory.pinned[name]
+    gated = sorted({job.id for job in waiting.values() if job.gated})
     if gated:
-        slurm.update(gated, StartTime="now", AdminComment="")
-    ranked = [name for name in memory.ranked if name in waiting]
-    if ranked:
-        slurm.update(ranked, Nice="0")
-    memory.ranked.clear()
-    memory.attempts.clear()
+        undo(gated, StartTime="now", AdminComment="")
+    ranked = list(memory.ranked)
+    for name, nice in list(memory.ranked.items()):
+        if undo(name, Nice=str(nice)) and not slurm.dry_run:
+            del memory.ranked[name]
+    if not slurm.dry_run:
+        memory.attempts.clear()
+        memory.save()
+    if failed:
+        raise SlurmError(f"{len(failed)} changes failed, the first: {failed[0]}")
     return {"released": len(gated), "ranks taken back": len(ranked)}
 
 

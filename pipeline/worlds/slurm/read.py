@@ -10,7 +10,7 @@ import pandas as pd
 
 from tidegrid.data.nodelist import indices_of, nodes_of
 from tidegrid.errors import InputError
-from tidegrid.pipeline.worlds.slurm.records import Node, Partition, QueueJob, Reservation
+from tidegrid.pipeline.worlds.slurm.records import Limit, Node, Partition, QueueJob, Reservation
 
 MOST_GPUS = 1024
 """The most GPUs of a node."""
@@ -146,6 +146,7 @@ def _job(record: Mapping[str, Any]) -> QueueJob:
         het_job=_whole(record.get("het_job_id")) or None,
         het_offset=_whole(record.get("het_job_offset")),
         batch=bool(record.get("batch_flag", True)),
+        exclusive="none" in _states(record.get("shared") or ()),
         suspended_h=_suspended(record),
         node_names=names,
         gpu_ids=_indices(record.get("gres_detail") or [], names),
@@ -243,6 +244,7 @@ def nodes_in(text: str) -> list[Node]:
                 partitions=tuple(filter(None, told.get("Partitions", "").split(","))),
                 state=_node_state(told.get("State", "")),
                 reason=told.get("Reason", "").partition(" [")[0],
+                used_gpus=_gpus(told.get("AllocTRES", "").split(","))[1],
             )
         )
     return out
@@ -317,3 +319,43 @@ def hours_of(text: str) -> float:
     else:
         hours, (minutes, seconds) = 0.0, [*parts, 0.0][:2]
     return 24 * float(days or 0) + hours + minutes / 60 + seconds / 3600
+
+
+def limits_in(qos: str, associations: str) -> tuple[list[Limit], list[str]]:
+    """Read the limits on GPUs from ``sacctmgr -P show qos`` and ``show associations``.
+
+    Returns
+    -------
+    limits : list of Limit
+    notes : list of str
+        Limits on something else than GPUs, which are not planned by.
+    """
+    limits: list[Limit] = []
+    others: dict[str, int] = {}
+
+    def add(text: str, **whose: str) -> None:
+        parts = [part for part in text.split(",") if part]
+        by_type, _ = _gpus(part for part in parts if ":" in part)
+        total = [int(part.partition("=")[2]) for part in parts if part.startswith("gres/gpu=")]
+        if by_type or total:
+            limits.append(Limit(gpus=total[0] if total else None, by_type=by_type, **whose))
+
+    for row in _table(qos):
+        add(row.get("GrpTRES", ""), qos=row["Name"])
+        add(row.get("MaxTRESPU", ""), qos=row["Name"], each="user")
+        add(row.get("MaxTRESPA", ""), qos=row["Name"], each="account")
+        for name in ("GrpJobs", "MaxJobsPU", "MaxJobsPA"):
+            others[name] = others.get(name, 0) + bool(row.get(name))
+    for row in _table(associations):
+        add(row.get("GrpTRES", ""), account=row["Account"], user=row.get("User", ""))
+        for name in ("GrpJobs", "MaxJobs"):
+            others[name] = others.get(name, 0) + bool(row.get(name))
+    notes = [
+        f"{name} of sacctmgr, {count} times, is not planned by" for name, count in others.items() if count
+    ]
+    return limits, notes
+
+
+def _table(text: str) -> list[dict[str, str]]:
+    lines = [line.split("|") for line in text.splitlines() if line]
+    return [dict(zip(lines[0], cells, strict=False)) for cells in lines[1:]]

@@ -3,8 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import pandas as pd
+
+MARK = "tidegrid:gate"
+"""How the admin comment of a job begins that the gate has put under tidegrid's control."""
 
 DOWN = frozenset(
     {"DOWN", "FAIL", "ERROR", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "UNKNOWN"}
@@ -29,7 +33,7 @@ DRAINED = frozenset(
 
 @dataclass(frozen=True)
 class Node:
-    """A node: its GPUs by type, what is left of its CPUs and memory, and its state."""
+    """A node: its GPUs by type, how many are in use, what is left of its CPUs and memory, and its state."""
 
     name: str
     gpus: Mapping[str, int]
@@ -41,6 +45,7 @@ class Node:
     partitions: tuple[str, ...]
     state: frozenset[str]
     reason: str = ""
+    used_gpus: int = 0
 
     @property
     def is_down(self) -> bool:
@@ -101,6 +106,8 @@ class QueueJob:
         The time limit; infinite for none.
     dependency
         Slurm's text.
+    exclusive
+        Whether it shares its nodes with no other job.
     """
 
     id: str
@@ -139,9 +146,15 @@ class QueueJob:
     het_job: int | None = None
     het_offset: int = 0
     batch: bool = True
+    exclusive: bool = False
     suspended_h: float = 0.0
     node_names: tuple[str, ...] = ()
     gpu_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all jobs that it stands for: its own, or those of an array's tasks."""
+        return tuple(f"{self.array_job}_{task}" for task in self.tasks) if self.tasks else (self.id,)
 
     def stands_for(self, identifier: str) -> bool:
         """Whether a name that Slurm's commands take means this job, or one of its tasks."""
@@ -154,8 +167,13 @@ class QueueJob:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits."""
-        return "PENDING" in self.state and not self.state & {"REQUEUED", "RESIZING", "REVOKED"}
+        """Whether it waits; a job that is requeued and still leaving its nodes does not yet."""
+        return "PENDING" in self.state and not self.state & {"REQUEUED", "RESIZING", "REVOKED", "COMPLETING"}
+
+    @property
+    def gated(self) -> bool:
+        """Whether the gate has put it under tidegrid's control; interactive jobs and het jobs never are."""
+        return self.is_pending and self.batch and self.het_job is None and self.admin_comment.startswith(MARK)
 
     @property
     def is_running(self) -> bool:
@@ -163,6 +181,39 @@ class QueueJob:
         return bool(
             self.state & {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "STAGE_OUT"}
         )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """GPUs that some jobs may hold at once: those of a QOS, of an account, of a user, or of several of these together.
+
+    Attributes
+    ----------
+    qos, account, user
+        Whose jobs count; empty for any.
+    each
+        ``"user"`` or ``"account"`` where each of them has the limit for itself; empty where all share it.
+    gpus, by_type
+        The limit on all GPUs together (None for none), and on those of a type.
+    """
+
+    qos: str = ""
+    account: str = ""
+    user: str = ""
+    each: str = ""
+    gpus: int | None = None
+    by_type: Mapping[str, int] = field(default_factory=dict)
+
+    def covers(self, job: QueueJob) -> bool:
+        """Whether a job counts."""
+        return self.qos in ("", job.qos) and self.account in ("", job.account) and self.user in ("", job.user)
+
+    def name(self, job: QueueJob) -> str:
+        """Return what the limit is called for a job that it covers."""
+        parts = [("qos", self.qos), ("account", self.account), ("user", self.user)]
+        if self.each:
+            parts.append((self.each, job.user if self.each == "user" else job.account))
+        return " ".join(f"{what} {name}" for what, name in parts if name)
 
 
 @dataclass(frozen=True)
@@ -174,12 +225,14 @@ class Snapshot:
     partitions: tuple[Partition, ...]
     reservations: tuple[Reservation, ...]
     jobs: tuple[QueueJob, ...]
+    limits: tuple[Limit, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 _FEATURE_NAME = re.compile(r"[A-Za-z0-9_.\-:=]+")
 
 
+@lru_cache(maxsize=100_000)
 def allows(expression: str, features: frozenset[str]) -> bool | None:
     """Return whether a node with ``features`` meets a constraint; None where the constraint is beyond a node.
 

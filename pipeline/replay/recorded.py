@@ -1,0 +1,151 @@
+"""What a site really ran, as a world to replay and as an outcome beside those of policies."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tidegrid.data import History, block_size
+from tidegrid.errors import InputError
+from tidegrid.pipeline.champions import fit_all
+from tidegrid.pipeline.control import Settings
+from tidegrid.pipeline.forecast import Estimating
+from tidegrid.pipeline.policy import Policy
+from tidegrid.pipeline.replay.measures import measure
+from tidegrid.pipeline.replay.run import CANDIDATES, Result, play, run_one
+from tidegrid.pipeline.worlds.simulated import Played
+from tidegrid.pipeline.worlds.trace import World
+
+SITE = "the site"
+"""The name of what really happened, beside those of policies."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Days of a site.
+
+    Attributes
+    ----------
+    world
+        The jobs that waited or ran in these days, with the time that each really took.
+    outcome
+        When each really started.
+    before
+        What was known when the days began.
+    """
+
+    world: World
+    outcome: Played
+    before: History
+
+
+def recorded(
+    jobs: pd.DataFrame,
+    until: pd.Timestamp,
+    days: float,
+    *,
+    gpus: int | None = None,
+    node_size: int | None = 8,
+    timezone: str = "UTC",
+    country: str | None = None,
+) -> Recorded:
+    """Cut the last days out of a job history.
+
+    Every policy starts from where the site was: a job that ran when the days began is there from the first second,
+    with the time that it had left, and one that waited is submitted a minute later. Jobs that run on at the end are
+    there until then. GPU counts are rounded up to powers of two, and all priorities are equal.
+
+    Parameters
+    ----------
+    jobs
+        Validated job history, with starts and ends.
+    until
+        Where the days end.
+    days
+        How many.
+    gpus
+        GPUs of the cluster; the most that were in use at once where absent.
+    node_size
+        GPUs of a node; None for no nodes.
+    timezone, country
+        As :class:`tidegrid.pipeline.worlds.trace.World` has them.
+
+    Raises
+    ------
+    InputError
+        No job of these days has a start.
+    """
+    since, jobs = until - pd.Timedelta(days=days), jobs.copy()
+    ended = jobs["end_time"].where(jobs["status"] != "running", until + pd.Timedelta(minutes=1))
+    inside = (ended > since) & (jobs["start_time"] < until) & (jobs["submit_time"] < until)
+    before = History(jobs, checked=True).as_of(since)
+    table, ended = jobs[inside], ended[inside]
+    if table.empty:
+        raise InputError(
+            f"no job ran in the {days:g} days to {until:%Y-%m-%d %H:%M}",
+            field="jobs",
+            fix="give more days, or accounting of them",
+        )
+    block = block_size(table["gpus"])
+    peak = _peak(table["start_time"], ended, block)
+    pool = gpus or peak
+    fits = (block <= pool).to_numpy()
+    started = (table["start_time"] - since).dt.total_seconds().to_numpy()
+    ran = (table["start_time"] <= since).to_numpy()
+    length = (ended - table["start_time"].mask(ran, since)).dt.total_seconds().to_numpy()
+    submit = (table["submit_time"] - since).dt.total_seconds().to_numpy()
+    submit = np.where(ran, 0.0, np.maximum(submit, 60.0))
+    order = np.lexsort((table["job_id"].to_numpy(dtype=str), submit))
+    order = order[fits[order]]
+    table = table.iloc[order].reset_index(drop=True)
+    # an attempt that ran on when the days ended is one of an unknown length
+    table["status"] = table["status"].where(table["status"] != "running", "cancelled")
+    duration = np.maximum(length[order], 1.0)
+    table["duration_s"] = duration
+    world = World(
+        start=since,
+        gpus=pool,
+        node_size=node_size,
+        jobs=table,
+        submit_s=submit[order],
+        duration_s=duration,
+        block=block.to_numpy()[order],
+        priority=np.full(len(order), 5, dtype=np.int64),
+        limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
+        apps=(),
+        end_s=days * 86400.0,
+        left_out=int((~fits).sum()),
+        timezone=timezone,
+        country=country,
+    )
+    start = np.where(ran[order], 0.0, np.maximum(started[order], world.submit_s))
+    nothing = np.zeros((0, world.hours))
+    outcome = Played(start, nothing, nothing, first=np.full(len(order), -1, np.int64))
+    return Recorded(world, outcome, before)
+
+
+def trial(
+    days: Recorded, policies: tuple[str, ...] = ("easy_limits",), policy: Policy | None = None
+) -> list[Result]:
+    """Return the figures of what the site ran, of queues, and of what tidegrid would have run.
+
+    Estimates are learnt from what was known when the days began, and from each job as it ends.
+    """
+    world = days.world
+    results = [Result(SITE, days.outcome, measure(world, days.outcome))]
+    if not np.isnan(world.limit_s).all():
+        results += [run_one(world, name, policy) for name in policies]
+    answers = fit_all(days.before, ["recurring"], timezone=world.timezone, country=world.country)
+    forecaster = Estimating(answers, days.before, refit_hours=None, brief=True)
+    how = Settings(policy=policy or Policy(), rounds=0, candidates=CANDIDATES)
+    played = play(world, forecaster, how)
+    return [*results, Result("rolling", played, measure(world, played))]
+
+
+def _peak(begin: pd.Series, end: pd.Series, gpus: pd.Series) -> int:
+    """Return the most GPUs that were in use at once."""
+    changes = pd.concat(
+        [pd.DataFrame({"at": end, "gpus": -gpus}), pd.DataFrame({"at": begin, "gpus": gpus})],
+        ignore_index=True,
+    ).sort_values(["at", "gpus"], kind="stable")
+    return int(changes["gpus"].cumsum().max())

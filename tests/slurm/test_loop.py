@@ -1,0 +1,188 @@
+"""``tidegrid slurm run`` on a real Slurm, in each of the three ways, ended by ``kill -9`` in the middle."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cluster import Cluster
+from jobs import Submitted, submit
+
+from tidegrid.pipeline.rolling import StateStore
+from tidegrid.pipeline.worlds.slurm.handover import log_lines
+from tidegrid.pipeline.worlds.slurm.read import jobs_of
+
+POLICY = {"step_minutes": 1, "horizon_hours": 1.0, "lookahead_hours": 0}
+
+
+def site_of(folder: Path, **rule: object) -> Path:
+    folder.mkdir()
+    said = {"dry_run": False, "hold_minutes": 5, "verify_seconds": 2, "history_days": 1}
+    (folder / "slurm.json").write_text(json.dumps(said | rule))
+    (folder / "policy.json").write_text(json.dumps(POLICY))
+    return folder
+
+
+@contextmanager
+def running(cluster: Cluster, site: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The loop as a process of its own; whatever happens, it ends."""
+    words = [sys.executable, "-m", "tidegrid", "slurm", "run", str(site), "--every", "2"]
+    environment = os.environ | cluster.environment
+    with (site / "out.txt").open("ab") as out:
+        process = subprocess.Popen(words, env=environment, stdout=out, stderr=out)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+def attempts(cluster: Cluster) -> pd.DataFrame:
+    fields = "JobID,State,Start,End,NodeList,AllocTRES,Submit"
+    text = cluster.text("sacct", "-a", "-n", "-P", "-X", "-D", f"--format={fields}")
+    return pd.DataFrame([line.split("|") for line in text.splitlines()], columns=fields.split(","))
+
+
+def waiting(cluster: Cluster) -> set[str]:
+    text = cluster.text("squeue", "-h", "-r", "-t", "PD", "-o", "%F_%K %i")
+    return {word for line in text.splitlines() for word in line.split()}
+
+
+def left(cluster: Cluster) -> int:
+    return len(cluster.text("squeue", "-h", "-r", "-o", "%i").split())
+
+
+def played(cluster: Cluster, site: Path, jobs: Submitted, seconds: float = 270) -> None:
+    """Run the loop until all jobs have ended, and kill it once when a third of them have begun."""
+    total, end = left(cluster), time.monotonic() + seconds
+    with running(cluster, site) as process:
+        while left(cluster) and time.monotonic() < end:
+            if len(waiting(cluster)) < total * 2 // 3:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.3)
+    with running(cluster, site) as process:
+        while left(cluster) and time.monotonic() < end:
+            assert process.poll() is None, (site / "out.txt").read_text()
+            time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    rest = cluster.text("squeue", "-h", "-r", "-o", "%i %j %T %r %S %Q")
+    assert not rest, rest + (site / "out.txt").read_text()[-3000:]
+    found = attempts(cluster).set_index("JobID")
+    ended = found.loc[jobs.all()]
+    states = Counter(state.split()[0] for state in ended["State"])
+    assert states == {"COMPLETED": len(ended) - 1, "FAILED": 1}, ended[ended["State"] != "COMPLETED"]
+    # nothing was started twice
+    assert len(ended) == len(jobs.all()) and len(jobs.all()) >= 60
+
+
+def changes_of(site: Path, code: int | None = 0) -> list[dict[str, str]]:
+    """The successful changes of jobs, oldest first: fields by name."""
+    out = []
+    for line in log_lines(site / "slurm-commands.jsonl"):
+        if line["code"] == code:
+            out.append(dict(word.split("=", 1) for word in line["command"][2:]) | {"at": line["at"]})
+    return out
+
+
+@pytest.fixture(autouse=True)
+def _empty(cluster: Cluster) -> None:
+    for user in ("user1", "user2", "user3", "user4", "user5"):
+        cluster.call("scancel", "-u", user, check=False)
+    end = time.monotonic() + 30
+    while left(cluster):
+        assert time.monotonic() < end
+        time.sleep(0.5)
+
+
+def test_started_jobs_run_once_on_the_nodes_that_the_plan_names(cluster: Cluster, tmp_path: Path) -> None:
+    site = site_of(tmp_path / "site", mode="start")
+    jobs = submit(cluster)
+    gated = {name for name in jobs.all() if name not in (jobs.ids["cpus"], jobs.ids["no limit"])}
+    played(cluster, site, jobs)
+    found = attempts(cluster).set_index("JobID")
+    pins: dict[str, str] = {}
+    for change in changes_of(site):
+        if change.get("StartTime") == "now" and change.get("ReqNodeList"):
+            pins[change["JobId"]] = change["ReqNodeList"]
+    # all that the gate held was started by a decision, and lay where it says
+    assert set(pins) == gated
+    for name, nodes in pins.items():
+        listed = cluster.text("scontrol", "show", "hostnames", found.loc[name, "NodeList"]).split()
+        assert set(listed) == set(nodes.split(",")), name
+    for what, gpus in (("two-nodes", 8), ("two-whole-nodes", 16), ("three", 3), ("wide-0", 8), ("tasks", 4)):
+        assert f"gres/gpu={gpus}" in found.loc[jobs.ids[what], "AllocTRES"], what
+    state = StateStore(site / "state.db")
+    decided = {one["job"] for commit in state.commits() for one in commit.document["start"]}
+    assert gated <= decided
+
+
+def test_ranked_jobs_run_in_the_planned_order(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.gate(on=False)
+    try:
+        site = site_of(tmp_path / "site", mode="rank")
+        jobs = submit(cluster)
+        # one after the other on one node: in which order is for tidegrid to say
+        alike = [
+            cluster.submit("user5", "-w", "a3", "--gres=gpu:a100:8", "-t", str(9 - k), run="sleep 2")
+            for k in range(4)
+        ]
+        played(cluster, site, jobs)
+    finally:
+        cluster.gate(on=True)
+    ranked = [change for change in changes_of(site) if "Nice" in change]
+    assert ranked and all(int(change["Nice"]) >= 0 for change in ranked)
+    found = attempts(cluster).set_index("JobID")
+    begun = {name: pd.Timestamp(found.loc[name, "Start"], tz="UTC") for name in alike}
+    commits = StateStore(site / "state.db").commits()
+    checked = 0
+    for a in alike:
+        for b in alike:
+            told = [
+                c for c in commits if pd.Timestamp(c.now) < min(begun[a], begun[b]) - pd.Timedelta(seconds=5)
+            ]
+            expected = {
+                one["job"]: one["start"]["q0.5"]
+                for c in told[-1:]
+                for one in c.document["waiting"]
+                if one["start"]
+            }
+            if a in expected and b in expected and expected[a] < expected[b]:
+                assert begun[a] < begun[b], (a, b, begun, expected)
+                checked += 1
+    assert checked >= 3
+
+
+def test_advice_changes_nothing_but_comments_and_eta_tells_it(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.gate(on=False)
+    try:
+        site = site_of(tmp_path / "site", mode="advise", write_eta=True)
+        jobs = submit(cluster)
+        late = cluster.submit("user1", "-b", "now+30minutes", "--gpus=a100:1")
+        with running(cluster, site):
+            end = time.monotonic() + 90
+            while not any(change["JobId"] == late for change in changes_of(site)):
+                assert time.monotonic() < end, (site / "out.txt").read_text()
+                time.sleep(1)
+        queue = {job.id: job for job in jobs_of(cluster.text("squeue", "--json"))[0]}
+        assert re.fullmatch(r"expected start \d{4}-\d\d-\d\dT\d\d:\d\dZ", queue[late].admin_comment)
+        told = subprocess.run(
+            [sys.executable, "-m", "tidegrid", "eta", late, "--state", str(site / "state.db")],
+            env=os.environ | cluster.environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert told.returncode == 0 and f"{late}: waiting" in told.stdout, told.stderr + told.stdout
+        cluster.call("scancel", late)
+        played(cluster, site, jobs)
+    finally:
+        cluster.gate(on=True)
+    assert {name for change in changes_of(site) for name in change} <= {"JobId", "AdminComment", "at"}
