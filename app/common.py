@@ -28,7 +28,7 @@ MOST_TOLD = 20
 """The rows set aside that are told one by one on a terminal; the JSON has all."""
 
 MOST_GPUS, MOST_NODE, MOST_DAYS, MOST_AT_ONCE = 100_000, 4096, 3650, 256
-"""Ranges of options: the most GPUs of a made-up cluster and of a node, days, and processes."""
+"""Ranges of options: the most GPUs of a cluster and of a node, days, and processes."""
 
 DAY_SECONDS = 86_400.0
 """The longest time limit."""
@@ -62,10 +62,31 @@ TimezoneOption = Annotated[
 TraceZoneOption = Annotated[
     str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
 ]
+TraceFile = Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")]
+GpusOption = Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")]
+NodeSizeOption = Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")]
+ShareOption = Annotated[
+    float,
+    typer.Option(
+        "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", help="Only this estimator; may be given several times.")
+]
+CountryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--country", callback=a_country, help="ISO 3166 code of the public holidays; default: none."
+    ),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Processes that work at once.")
+]
 ModeOption = Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")]
 TimeLimitOption = Annotated[
     float | None,
-    typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; mode full alone takes it."),
+    typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; only for mode full."),
 ]
 PolicyOption = Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")]
 SeedOption = Annotated[
@@ -88,7 +109,7 @@ def say(text: str = "", *, lead: str = "", style: str = "") -> None:
 
 
 def say_synthetic() -> None:
-    """Say that what follows rests on made-up data."""
+    """Say that what follows rests on synthetic data."""
     say(": this cluster and its history are made up.", lead="Synthetic data")
 
 

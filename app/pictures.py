@@ -127,15 +127,16 @@ def demand_png(
         What the history is made of, columns that add up to it, indexed by instant: drawn one below the other.
     """
     plt = _pyplot()
-    below = {} if parts is None else dict(parts.items())
-    heights = [3.4] * (2 if gpus is not None else 1) + [1.5] * len(below)
+    shown = pd.DataFrame() if parts is None else parts
+    names = list(shown.columns)
+    heights = [3.4] * (2 if gpus is not None else 1) + [1.5] * len(names)
     figure, axes = plt.subplots(
         len(heights), 1, figsize=(12, sum(heights)), squeeze=False, sharex=True, layout="constrained",
         gridspec_kw={"height_ratios": heights},
     )  # fmt: skip
-    for axis, (name, part) in zip(axes[len(heights) - len(below) :, 0], below.items(), strict=True):
-        axis.plot(part.index, part, color="#444", linewidth=1)
-        axis.set_ylabel(str(name))
+    for axis, name in zip(axes[len(heights) - len(names) :, 0], names, strict=True):
+        axis.plot(shown.index, shown[name], color="#444", linewidth=1)
+        axis.set_ylabel(name)
     top = axes[0, 0]
     top.plot(history.index, history, color="#444", linewidth=1, label="history")
     levels = sorted(float(level) for level in forecast.columns)

@@ -114,7 +114,7 @@ class Estimates:
     @classmethod
     def none(cls) -> "Estimates":
         """Return the estimates of no job."""
-        columns = {name: np.empty(0, _DTYPES.get(name, object)) for name in _COLUMNS}
+        columns: dict[str, np.ndarray] = {name: np.empty(0, _DTYPES.get(name, object)) for name in _COLUMNS}
         return cls(columns, np.empty((0, len(LEVELS))), np.empty(0))
 
     def joined(self, more: "Estimates") -> "Estimates":

@@ -8,12 +8,12 @@ from typer.core import TyperGroup
 
 from tidegrid.app.common import (
     DONE,
-    MOST_AT_ONCE,
     MOST_DAYS,
     MOST_GPUS,
     REFUSED,
+    CountryOption,
+    JobsOption,
     JsonFlag,
-    a_country,
     a_zone,
     print_json,
     progress,
@@ -42,13 +42,6 @@ Zone = Annotated[
         help="IANA zone whose wall clock demand follows, and of times that carry none; default UTC.",
     ),
 ]
-Country = Annotated[
-    str | None,
-    typer.Option(
-        "--country", callback=a_country, help="ISO 3166 code of the public holidays to use; default none."
-    ),
-]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to learn at once.")]
 
 
 WEEK = 168
@@ -87,7 +80,7 @@ def forecast(
     series: Series = None,
     hours: Annotated[int, typer.Option("--hours", min=1, max=168, help="Hours to look ahead.")] = 24,
     timezone: Zone = None,
-    country: Country = None,
+    country: CountryOption = None,
     quantile: Annotated[
         float,
         typer.Option(
@@ -107,17 +100,18 @@ def forecast(
         ),
     ] = None,
     replica: Annotated[
-        int, typer.Option("--gpus-per-replica", min=1, max=MOST_GPUS, help="GPUs that serve together.")
+        int, typer.Option("--gpus-per-replica", min=1, max=MOST_GPUS, help="GPUs of one replica.")
     ] = 1,
     least: Annotated[
-        int, typer.Option("--min-replicas", min=0, max=MOST_GPUS, help="Replicas that always stay.")
+        int, typer.Option("--min-replicas", min=0, max=MOST_GPUS, help="Replicas that are always up.")
     ] = 0,
     load: Annotated[
         float,
-        typer.Option("--target-load", min=0.01, max=1.0, help="Part of the capacity to use."),
+        typer.Option("--target-load", min=0.01, max=1.0, help="Share of the capacity to plan on."),
     ] = 1.0,
     cap: Annotated[
-        int | None, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs that may come or go an hour.")
+        int | None,
+        typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs that may enter or leave per hour."),
     ] = None,
     held: Annotated[int, typer.Option("--held", min=0, max=MOST_GPUS, help="GPUs held now.")] = 0,
     cluster: Annotated[
@@ -131,21 +125,21 @@ def forecast(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, here: CSV."),
+        typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, to this CSV file."),
     ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
             "--picture",
-            help="Draw the first series here, PNG: forecast, GPUs, level, shape of the week, remainder.",
+            help="Draw the first series into this PNG file: forecast, GPUs, level, shape of the week, remainder.",
         ),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: JobsOption = 1,
     json_: JsonFlag = False,
 ) -> None:
     """Forecast demand with its band, and the GPUs that it needs under the swap cap.
 
-    Rows that cannot be used are told and left out; the rest is forecast, and the exit code is 1.
+    Rows that cannot be used are reported and left out; the rest is forecast, and the exit code is 1.
     """
     import pandas as pd
 
@@ -251,12 +245,14 @@ def backtest(
         int, typer.Option("--last-days", min=1, max=MOST_DAYS, help="Days at the end that are scored.")
     ] = 7,
     timezone: Zone = None,
-    country: Country = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write every forecast here, CSV.")] = None,
-    jobs: Jobs = 1,
+    country: CountryOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write every forecast to this CSV file.")
+    ] = None,
+    jobs: JobsOption = 1,
     json_: JsonFlag = False,
 ) -> None:
-    """Forecast the last days again from origins that knew nothing after them, and measure the errors."""
+    """Backtest: forecast the last days from earlier origins, each with what was known then, and measure the errors."""
     from tidegrid.estimators.realtime import RealtimeEstimator
     from tidegrid.estimators.realtime.backtest import instants, origins, roll, scales, score
     from tidegrid.estimators.realtime.localtime import utc_hours

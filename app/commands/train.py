@@ -7,9 +7,10 @@ import typer
 
 from tidegrid.app.common import (
     DONE,
-    MOST_AT_ONCE,
     REFUSED,
+    JobsOption,
     JsonFlag,
+    OnlyOption,
     TimezoneOption,
     check_store,
     print_json,
@@ -33,13 +34,8 @@ def register(app: typer.Typer) -> None:
 def train(
     site: Annotated[Path, typer.Argument(help="The site's folder, with cluster.json and jobs or traffic.")],
     store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Train only this estimator; may be given several times."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
-    ] = 1,
+    only: OnlyOption = None,
+    jobs: JobsOption = 1,
     refit: Annotated[
         bool,
         typer.Option(
@@ -50,7 +46,7 @@ def train(
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Fit the estimators on a site's history; a better one than the champion takes its place.
+    """Fit the estimators on a site's history; one that is better than the champion replaces it.
 
     Where one does not load or cannot be fitted the others are trained, and the exit code is 1.
     """
@@ -83,11 +79,11 @@ def predict(
         Path, typer.Argument(help="The site's folder: cluster.json, requests, and history or a store.")
     ],
     requests: Annotated[
-        Path | None, typer.Option("--requests", help="Another file of requests than the folder's.")
+        Path | None, typer.Option("--requests", help="A file of requests, instead of the folder's.")
     ] = None,
     store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
     explain: Annotated[
-        str | None, typer.Option("--explain", help="Say in words how this job's estimate arises.")
+        str | None, typer.Option("--explain", help="Explain this job's estimate in words.")
     ] = None,
     now: Annotated[
         str | None, typer.Option("--now", help="Predict with what was known at this instant.")
