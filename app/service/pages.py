@@ -66,6 +66,12 @@ def _local(text: str | None, zone: str) -> str:
     return _INSTANT.sub(shown, text)
 
 
+def _until(text: str, since: str, zone: str) -> str:
+    """Return an instant without its day where that is the day of another one."""
+    at, first = (datetime.fromisoformat(one).astimezone(zone_of(zone)) for one in (text, since))
+    return f"{at:%H:%M}" if at.date() == first.date() else f"{at:%a %d %b %H:%M}"
+
+
 def _hours(minutes: float | None) -> str:
     if minutes is None:
         return "–"
@@ -89,6 +95,7 @@ def environment() -> Environment:
     )  # fmt: skip
     found.filters |= {
         "local": _local,
+        "until": _until,
         "moved": _hours,
         "percent": _percent,
         "number": _number,
