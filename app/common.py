@@ -62,7 +62,7 @@ TraceZoneOption = Annotated[
 ModeOption = Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")]
 TimeLimitOption = Annotated[
     float | None,
-    typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; mode full alone takes it."),
+    typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; only for mode full."),
 ]
 PolicyOption = Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")]
 SeedOption = Annotated[

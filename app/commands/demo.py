@@ -14,14 +14,14 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to write to; it is made where absent.")
-    ] = Path("tidegrid-demo"),
-    days: Annotated[int, typer.Option("--days", min=14, max=400, help="Days of made-up history.")] = 56,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; created if absent.")] = Path(
+        "tidegrid-demo"
+    ),
+    days: Annotated[int, typer.Option("--days", min=14, max=400, help="Days of synthetic history.")] = 56,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Make a synthetic cluster, train on its history, plan its next 24 h, and show the plan beside FIFO's."""
+    """Generate a synthetic cluster, train on its history, plan its next 24 h, and show the plan beside FIFO's."""
     from tidegrid.app.flow import plan_site, print_planned, train_site, write_planned
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import check_replaceable

@@ -76,10 +76,10 @@ def list_(json_: JsonFlag = False) -> None:
 @estimators.command("check", epilog="Example: `tidegrid estimators check recurring`")
 def check(
     name: Annotated[str, typer.Argument(help="The estimator's name, as `estimators list` shows it.")],
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the made-up data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the synthetic data.")] = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Check every promise of the contract on made-up data; exit code 1 where one is broken."""
+    """Check an estimator against the contract on synthetic data; exit code 1 where it breaks it."""
     from tidegrid.estimators.registry import load
     from tidegrid.estimators.testing import run_checks
 
@@ -107,16 +107,14 @@ def evaluate(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only this estimator; may be given several times.")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option("--by", help="Divide each one's rows: user, size or basis.")
-    ] = None,
-    folds: Annotated[int, typer.Option(min=1, max=1000, help="Refits.")] = 8,
+    by: Annotated[str | None, typer.Option("--by", help="Show figures by user, size or basis.")] = None,
+    folds: Annotated[int, typer.Option(min=1, max=1000, help="Number of refits.")] = 8,
     share: Annotated[
         float,
         typer.Option(
             min=0.001,
             max=0.999,
-            help="The share of the history, at its end, that is scored.",
+            help="The last part of the history, as a share of it, that is scored.",
         ),
     ] = 0.5,
     jobs: Annotated[
@@ -126,11 +124,13 @@ def evaluate(
     timezone: TimezoneOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Also write tables, answers and the calibration plot here."),
+        typer.Option(
+            "--out", "-o", help="Also write tables, predictions and the calibration plot to this folder."
+        ),
     ] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Backtest the estimators on a site's history; each answer rests on nothing but what was known then."""
+    """Backtest the estimators on a site's history; each prediction uses only what was known at the time."""
     from tidegrid.errors import InputError
     from tidegrid.files import check_folder
     from tidegrid.pipeline.champions import calendar_of

@@ -48,7 +48,7 @@ Country = Annotated[
         "--country", callback=a_country, help="ISO 3166 code of the public holidays to use; default none."
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to learn at once.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to fit at once.")]
 
 
 WEEK = 168
@@ -107,17 +107,18 @@ def forecast(
         ),
     ] = None,
     replica: Annotated[
-        int, typer.Option("--gpus-per-replica", min=1, max=MOST_GPUS, help="GPUs that serve together.")
+        int, typer.Option("--gpus-per-replica", min=1, max=MOST_GPUS, help="GPUs of one replica.")
     ] = 1,
     least: Annotated[
-        int, typer.Option("--min-replicas", min=0, max=MOST_GPUS, help="Replicas that always stay.")
+        int, typer.Option("--min-replicas", min=0, max=MOST_GPUS, help="Replicas that are always up.")
     ] = 0,
     load: Annotated[
         float,
-        typer.Option("--target-load", min=0.01, max=1.0, help="Part of the capacity to use."),
+        typer.Option("--target-load", min=0.01, max=1.0, help="Share of the capacity to plan on."),
     ] = 1.0,
     cap: Annotated[
-        int | None, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs that may come or go an hour.")
+        int | None,
+        typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs that may enter or leave per hour."),
     ] = None,
     held: Annotated[int, typer.Option("--held", min=0, max=MOST_GPUS, help="GPUs held now.")] = 0,
     cluster: Annotated[
@@ -131,13 +132,13 @@ def forecast(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, here: CSV."),
+        typer.Option("--out", "-o", help="Write quantiles, and GPUs needed and planned, to this CSV file."),
     ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
             "--picture",
-            help="Draw the first series here, PNG: forecast, GPUs, level, shape of the week, remainder.",
+            help="Draw the first series into this PNG file: forecast, GPUs, level, shape of the week, remainder.",
         ),
     ] = None,
     jobs: Jobs = 1,
@@ -145,7 +146,7 @@ def forecast(
 ) -> None:
     """Forecast demand with its band, and the GPUs that it needs under the swap cap.
 
-    Rows that cannot be used are told and left out; the rest is forecast, and the exit code is 1.
+    Rows that cannot be used are reported and left out; the rest is forecast, and the exit code is 1.
     """
     import pandas as pd
 
@@ -252,11 +253,13 @@ def backtest(
     ] = 7,
     timezone: Zone = None,
     country: Country = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write every forecast here, CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write every forecast to this CSV file.")
+    ] = None,
     jobs: Jobs = 1,
     json_: JsonFlag = False,
 ) -> None:
-    """Forecast the last days again from origins that knew nothing after them, and measure the errors."""
+    """Backtest: forecast the last days from earlier origins, each with what was known then, and measure the errors."""
     from tidegrid.estimators.realtime import RealtimeEstimator
     from tidegrid.estimators.realtime.backtest import instants, origins, roll, scales, score
     from tidegrid.estimators.realtime.localtime import utc_hours

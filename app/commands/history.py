@@ -33,7 +33,7 @@ TABLES = ("jobs", "requests", "running", "traffic")
 
 history = typer.Typer(
     name="history",
-    help="Make up a sample history, import a foreign one, check a site's files.",
+    help="Generate a synthetic site, import job history and traffic, check a site's files.",
     no_args_is_help=True,
 )
 
@@ -46,16 +46,16 @@ def register(app: typer.Typer) -> None:
 @history.command("synth", epilog="Example: `tidegrid history synth my-sample --seed 3 --gpus 32`")
 def synth(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder to write to; it is made where absent.", show_default=False)
+        Path | None, typer.Argument(help="Folder to write to; created if absent.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The same folder, as an option.")] = None,
     days: Annotated[int, typer.Option("--days", min=7, max=MOST_DAYS, help="Days of history.")] = 56,
     gpus: Annotated[int, typer.Option("--gpus", min=8, max=10_000, help="GPUs of the cluster.")] = 64,
     users: Annotated[int, typer.Option("--users", min=4, max=10_000, help="Users of the cluster.")] = 20,
-    queue: Annotated[int, typer.Option("--queue", min=0, max=100_000, help="Requests that wait.")] = 26,
+    queue: Annotated[int, typer.Option("--queue", min=0, max=100_000, help="Requests in the queue.")] = 26,
     now: Annotated[str | None, typer.Option("--now", help="When the history ends, with its zone.")] = None,
     timezone: Annotated[
-        str, typer.Option("--timezone", callback=a_zone, help="IANA zone that people live by.")
+        str, typer.Option("--timezone", callback=a_zone, help="IANA zone of the working hours.")
     ] = "Europe/Berlin",
     force: Annotated[
         bool, typer.Option("--force", help="Write to a folder that holds other files; they are replaced.")
@@ -63,7 +63,7 @@ def synth(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Make up a believable cluster's history, queue, running jobs and traffic; all of it is synthetic."""
+    """Generate a synthetic site: job history, queue, running jobs and traffic."""
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import NOW, check_replaceable
 
@@ -100,7 +100,7 @@ def import_(
     what: Annotated[str, typer.Option("--table", help="jobs, requests, running or traffic.")] = "jobs",
     format: Annotated[
         str | None,
-        typer.Option("--format", help="tidegrid, trace, sacct or swf; told from the file where absent."),
+        typer.Option("--format", help="tidegrid, trace, sacct or swf; default: detected from the file."),
     ] = None,
     timezone: TimezoneOption = None,
     kind: Annotated[
@@ -114,7 +114,7 @@ def import_(
     ] = None,
     value: Annotated[str | None, typer.Option("--value", help="Column to read as traffic.")] = None,
     duplicates: Annotated[
-        str, typer.Option("--duplicates", help="Double hours: error, first, last, mean, sum or max.")
+        str, typer.Option("--duplicates", help="Duplicate hours: error, first, last, mean, sum or max.")
     ] = "error",
     fill: Annotated[
         str, typer.Option("--fill", help="Missing hours: none, zero, previous, linear or week.")
@@ -123,21 +123,21 @@ def import_(
         Path | None,
         typer.Option(
             "--nodes",
-            help="Output of `scontrol show node -o`: the GPU type of jobs whose accounting tells none.",
+            help="Output of `scontrol show node -o`: the GPU types of nodes, for accounting without them.",
         ),
     ] = None,
     append: Annotated[
         bool,
         typer.Option(
             "--append",
-            help="Merge with the jobs that --out holds, by job and submit time: a later row replaces.",
+            help="Merge with the jobs in --out, by job and submit time: a later row replaces an earlier one.",
         ),
     ] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Read a foreign file, check it, and write it as a table of a site.
+    """Read a file in another format, check it, and write it as a table of a site.
 
-    Rows that cannot be used are told and left out; the others are written, and the exit code is 1.
+    Rows that cannot be used are reported and left out; the others are written, and the exit code is 1.
     """
     from tidegrid.data import read_jobs, read_requests, read_running, read_traffic, write_table
     from tidegrid.data.merge import merge_jobs
@@ -219,12 +219,12 @@ def _now() -> "pd.Timestamp":
 def check(
     path: Annotated[Path, typer.Argument(help="A site's folder, or one of its files.")],
     what: Annotated[
-        str | None, typer.Option("--table", help="What a single file holds; told from its name where absent.")
+        str | None, typer.Option("--table", help="What a single file holds; default: by its name.")
     ] = None,
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Check a site's files: one line a problem, with file, row, column and what would be right.
+    """Check a site's files: one line per problem, with file, row, column and the fix.
 
     Rows that cannot be used give exit code 1: every command goes on without them. A file that cannot be read gives 2.
     """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 Store = Annotated[Path, typer.Argument(help="The model store: a site's folder, or its folder models.")]
 Name = Annotated[str, typer.Argument(help="The estimator, such as recurring.")]
 Ref = Annotated[str, typer.Argument(help="A version's id, the beginning of one, champion or challenger.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept in the log.")]
-At = Annotated[str | None, typer.Option("--at", help="The instant to record; now where absent.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason, kept in the log.")]
+At = Annotated[str | None, typer.Option("--at", help="The instant to record; default: now.")]
 
 models = typer.Typer(
     name="models",
@@ -87,7 +87,7 @@ def promote(
 
 @models.command("rollback", epilog='Example: `tidegrid models rollback my-site training --reason "too wide"`')
 def rollback(store: Store, name: Name, reason: Reason, at: At = None, json_: JsonFlag = False) -> None:
-    """Make the champion before the present one the champion again."""
+    """Make the previous champion the champion again."""
     version = _open(store).rollback(name, reason=reason, at=_instant(at))
     _told(version, "is the champion again", json_)
 
@@ -119,7 +119,7 @@ def prune(
     challengers: Annotated[int, typer.Option(min=0, max=1_000_000, help="Other versions to keep.")] = 3,
     max_mb: Annotated[
         float | None,
-        typer.Option("--max-mb", min=0, max=1e9, help="Size of one estimator's folder to stay under."),
+        typer.Option("--max-mb", min=0, max=1e9, help="The most megabytes of one estimator's folder."),
     ] = None,
     at: At = None,
     json_: JsonFlag = False,

@@ -37,9 +37,9 @@ def plan(
     site: Annotated[
         Path, typer.Argument(help="The site's folder: cluster.json, jobs, traffic, requests, running.")
     ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to write to; it is made where absent.")
-    ] = Path("tidegrid-plan"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; created if absent.")] = Path(
+        "tidegrid-plan"
+    ),
     store: Annotated[
         Path | None,
         typer.Option(
@@ -60,7 +60,7 @@ def plan(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Plan the next 24 h of a site: durations and demand forecast, GPUs given out, compared with FIFO."""
+    """Plan the next 24 h of a site: forecast durations and demand, assign GPUs, compare with FIFO."""
     from tidegrid.app.flow import plan_site, print_planned, write_planned
     from tidegrid.files import check_folder
     from tidegrid.pipeline.policy import Policy

@@ -69,7 +69,7 @@ def solve(
             "--time-limit",
             min=0.0,
             max=DAY_SECONDS,
-            help="Seconds; mode full alone takes it.",
+            help="Seconds; only for mode full.",
         ),
     ] = None,
     workers: Workers = 1,
@@ -154,7 +154,7 @@ def _print_solver(plan: "Plan") -> None:
 
 
 def check(problem_file: ProblemFile, plan_file: PlanFile, json_: JsonFlag = False) -> None:
-    """Judge a plan: is it legal, and what are its figures; exit code 1 where it is not legal."""
+    """Check whether a plan is legal, and compute its figures; exit code 1 where it is not legal."""
     from tidegrid.scheduler import Plan, Problem
     from tidegrid.scheduler import check as judge
 
@@ -182,7 +182,7 @@ def explain(
     timezone: Timezone = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Say why a job starts when it does, and what would let it start sooner."""
+    """Explain why a job starts when it does, and what would let it start sooner."""
     from tidegrid.errors import InputError
     from tidegrid.scheduler import Plan, Problem, explain_job
     from tidegrid.scheduler import check as judge

@@ -59,22 +59,25 @@ def replay(
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option("--days", min=0.1, max=MOST_DAYS, help="Only so many days of the trace."),
+        typer.Option("--days", min=0.1, max=MOST_DAYS, help="Replay only this many days of the trace."),
     ] = None,
     skip_days: Annotated[
-        int, typer.Option("--skip-days", min=0, max=MOST_DAYS, help="Leave out the trace's first days.")
+        int, typer.Option("--skip-days", min=0, max=MOST_DAYS, help="Skip the trace's first days.")
     ] = 0,
     node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
     share: Annotated[
         float,
-        typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs."),
+        typer.Option(
+            "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
+        ),
     ] = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
     parameters: Annotated[
         Path | None, typer.Option("--parameters", help="JSON file of parameters, such as --tune writes.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="One parameter, such as shortness=0.3. May be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="One parameter, such as shortness=0.3; may be given several times."),
     ] = None,
     timezone: TraceZoneOption = "UTC",
     country: Annotated[
@@ -98,19 +101,22 @@ def replay(
     tries: Annotated[
         list[str] | None,
         typer.Option(
-            "--try", help="With --tune, values of a parameter: demand_quantile=0.8,0.9. May be repeated."
+            "--try",
+            help="With --tune, values of a parameter: demand_quantile=0.8,0.9; may be given several times.",
         ),
     ] = None,
     unmet: Annotated[
         float,
-        typer.Option("--unmet", min=0.0, max=1.0, help="With --tune, the unmet share that is wanted."),
+        typer.Option(
+            "--unmet", min=0.0, max=1.0, help="With --tune, the share of realtime demand that may stay unmet."
+        ),
     ] = 0.02,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="With --tune, write the best parameters here, for --parameters."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Replays to play at once.")
+        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Replays to run at once.")
     ] = 1,
     backend: Annotated[
         str | None,
@@ -122,7 +128,7 @@ def replay(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Play a trace against policies side by side; true durations and demand are hidden from them."""
+    """Replay a trace under several policies, which do not see its true durations and demand."""
     from tidegrid.files import check_outputs
     from tidegrid.pipeline.replay import sweep, world_from_traces
     from tidegrid.pipeline.replay.sweep import check_policies

@@ -1,4 +1,4 @@
-"""``tick`` and ``rolling``: plan again and again, commit step 0 each time, and show how the promises fared."""
+"""``tick`` and ``rolling``: plan again and again, commit step 0 each time, and show how accurate they were."""
 
 import json
 import re
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 State = Annotated[
     str,
-    typer.Option("--state", "-s", help="The state: a SQLite file, made where absent, or a database's URL."),
+    typer.Option("--state", "-s", help="The state: a SQLite file, created if absent, or a database URL."),
 ]
 Kept = Annotated[
     str,
-    typer.Option("--state", "-s", help="The state that ticks have left: a SQLite file or a database's URL."),
+    typer.Option("--state", "-s", help="The state that ticks have written: a SQLite file or a database URL."),
 ]
 
 EXAMPLE = """
@@ -49,7 +49,7 @@ prints it, and writes my-site/commit.json.
 
 rolling = typer.Typer(
     name="rolling",
-    help="Show what the rolling horizon has committed, and how its promises fared.",
+    help="Show what the rolling horizon has committed, and how accurate its expected times were.",
     no_args_is_help=True,
 )
 
@@ -81,7 +81,7 @@ def tick(
             "--refit-hours",
             min=0,
             max=24.0 * MOST_DAYS,
-            help="How often champions are challenged; 0 for never.",
+            help="Hours between refits that challenge the champions; 0 for never.",
         ),
     ] = 168.0,
     timezone: TimezoneOption = None,
@@ -137,7 +137,7 @@ def tick(
 
 @rolling.command("show", epilog="Example: `tidegrid rolling show --state my-site/state.db`")
 def show(state: Kept, json_: JsonFlag = False) -> None:
-    """Show the last commit, how expected ends fared so far, and the realtime demand left unmet."""
+    """Show the last commit, the accuracy of expected times so far, and the realtime demand left unmet."""
     from dataclasses import asdict
 
     from tidegrid.pipeline.rolling import accuracy
@@ -154,7 +154,7 @@ def show(state: Kept, json_: JsonFlag = False) -> None:
     rows = [
         ["jobs that ended", str(found.ended)],
         ["of them", ", ".join(f"{n} {status}" for status, n in found.statuses.items()) or "–"],
-        ["completed jobs with a promised end", str(found.scored)],
+        ["completed jobs with an expected end", str(found.scored)],
         ["ended inside the 80 % band", _percent(found.covered)],
         ["ended within 10 minutes of the median", _percent(found.within_10)],
         ["ended within 30 minutes of the median", _percent(found.within_30)],
@@ -175,10 +175,10 @@ def history(
     last: Annotated[
         int, typer.Option("--last", "-n", min=1, max=1_000_000, help="How many ticks to show.")
     ] = 24,
-    events: Annotated[bool, typer.Option("--events", help="Show what surprised instead.")] = False,
+    events: Annotated[bool, typer.Option("--events", help="Show unexpected events instead.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """List past ticks, or what surprised."""
+    """List past ticks, or unexpected events."""
     opened = _open(state)
     documents = [commit.document for commit in opened.commits(last)]
     if events:

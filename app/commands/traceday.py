@@ -48,13 +48,15 @@ def day(
     node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
     share: Annotated[
         float,
-        typer.Option("--realtime-share", min=0.01, max=1.0, help="The apps' joint peak, of all GPUs."),
+        typer.Option(
+            "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
+        ),
     ] = 0.25,
     swap_cap: Annotated[
         int, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs an app may swap in a step.")
     ] = 4,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, max=1_000_000, help="At most so many requests.")
+        int | None, typer.Option("--limit", min=1, max=1_000_000, help="The most requests to take.")
     ] = None,
     timezone: TraceZoneOption = "UTC",
     force: Annotated[
@@ -63,7 +65,7 @@ def day(
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
-    """Make a site of traces: a day's submissions wait, the days before are history, traffic is realtime."""
+    """Make a site from traces: a day's submissions are the queue, the days before are history."""
     from tidegrid.data import as_instant
     from tidegrid.errors import InputError
     from tidegrid.files import check_folder

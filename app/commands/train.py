@@ -50,7 +50,7 @@ def train(
     timezone: TimezoneOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Fit the estimators on a site's history; a better one than the champion takes its place.
+    """Fit the estimators on a site's history; one that is better than the champion replaces it.
 
     Where one does not load or cannot be fitted the others are trained, and the exit code is 1.
     """
@@ -83,11 +83,11 @@ def predict(
         Path, typer.Argument(help="The site's folder: cluster.json, requests, and history or a store.")
     ],
     requests: Annotated[
-        Path | None, typer.Option("--requests", help="Another file of requests than the folder's.")
+        Path | None, typer.Option("--requests", help="A file of requests, instead of the folder's.")
     ] = None,
     store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
     explain: Annotated[
-        str | None, typer.Option("--explain", help="Say in words how this job's estimate arises.")
+        str | None, typer.Option("--explain", help="Explain this job's estimate in words.")
     ] = None,
     now: Annotated[
         str | None, typer.Option("--now", help="Predict with what was known at this instant.")
