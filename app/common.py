@@ -25,7 +25,7 @@ MOST_TOLD = 20
 """The rows set aside that are told one by one on a terminal; the JSON has all."""
 
 MOST_GPUS, MOST_NODE, MOST_DAYS, MOST_AT_ONCE = 100_000, 4096, 3650, 256
-"""Ranges of options: the most GPUs of a made-up cluster and of a node, days, and processes."""
+"""Ranges of options: the most GPUs of a cluster and of a node, days, and processes."""
 
 DAY_SECONDS = 86_400.0
 """The longest time limit."""
@@ -85,7 +85,7 @@ def say(text: str = "", *, lead: str = "", style: str = "") -> None:
 
 
 def say_synthetic() -> None:
-    """Say that what follows rests on made-up data."""
+    """Say that what follows rests on synthetic data."""
     say(": this cluster and its history are made up.", lead="Synthetic data")
 
 

@@ -205,7 +205,7 @@ def read_foreign(
 ) -> pd.DataFrame:
     """Read a job history that is not in the documented schema; see :func:`tidegrid.data.read_jobs`.
 
-    Jobs that have not started, or that ended without running, are left out and counted. A status that nobody knows
+    Jobs that have not started, or that ended without running, are left out and counted. An unknown status
     counts as failed, so that its duration is only a lower bound, and is counted too.
 
     Raises

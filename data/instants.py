@@ -30,8 +30,8 @@ def parse_instants(
 ) -> tuple[pd.Series, np.ndarray]:
     """Return a column as UTC instants, and which of its cells are empty.
 
-    A time without a zone is read in ``timezone``; in the hour that an autumn night has twice it stands for the
-    first, and in the hour that a spring night skips it is refused.
+    A time without a zone is read in ``timezone``: ambiguous local times resolve to the first instant, nonexistent ones
+    are rejected.
 
     Raises
     ------

@@ -281,7 +281,7 @@ def slurm_seconds(cells: pd.Series, field: str, source: Source, *, plain_seconds
 
 
 def _timed(frame: pd.DataFrame, source: Source, timezone: str | None) -> tuple[pd.DataFrame, Source]:
-    """Read the times: of the two instants that an autumn hour may mean, those that fit the elapsed time."""
+    """Read the times: ambiguous local ones resolve to the instant that fits the elapsed time."""
     names = ("submit_time", "start_time", "end_time")
     early: dict[str, pd.Series] = {}
     late: dict[str, pd.Series] = {}

@@ -52,8 +52,8 @@ def read_traffic(
     start
         The instant of hour 0 of the third form; :data:`DEFAULT_START` where absent.
     timezone
-        The IANA zone of times that carry none. In the hour that an autumn night has twice, the first of two rows
-        is the first of the two hours.
+        The IANA zone of times that carry none. Of two rows with one ambiguous local hour (the clock repeats
+        it), the neighbours tell which is the earlier (:func:`second_hours`).
     value
         The column to read as ``value``.
     duplicates
@@ -378,7 +378,7 @@ def _merged(
 
 
 def second_hours(frame: pd.DataFrame, source: Source, timezone: str | None) -> pd.DataFrame:
-    """Return traffic with local times read: of two rows of a doubled autumn hour, one is the hour after the other.
+    """Return traffic with local times read: of two rows with one ambiguous local hour, one is the hour after the other.
 
     Which one is told by the rows around them: where a series goes from old to new it is the second, and where it goes
     from new to old the first. Where they do not tell, both rows are refused.

@@ -1,4 +1,4 @@
-"""Fitted estimators on disk: a folder a version, hashed, written aside, without pickle."""
+"""Fitted estimators on disk: a folder a version, hashed, written atomically, without pickle."""
 
 from tidegrid.models.bundle import Bundle
 from tidegrid.models.decide import Decision, Scores, decide

@@ -66,7 +66,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file whole: written aside, synced, renamed, and the folder synced."""
+    """Replace a file atomically: a temporary file is written, synced and renamed, and the folder is synced."""
     aside = path.with_name(f"{PART}{path.name}")
     try:
         aside.unlink(missing_ok=True)

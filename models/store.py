@@ -23,7 +23,7 @@ ANY = object()
 class ModelStore:
     """Fitted estimators on disk: a folder an estimator, in it a folder a version.
 
-    Every version is written aside, synced and renamed, so that a kill leaves it whole or absent. Which one is
+    Every version is written atomically, so that a kill leaves it whole or absent. Which one is
     champion is a line of an append-only log. Writers take a lock; readers need none, nor a right to write.
 
     Parameters

@@ -1,4 +1,4 @@
-"""A believable cluster from a seed: history, a queue, running jobs, traffic, a description. All of it made up."""
+"""A synthetic cluster from a seed: history, a queue, running jobs, traffic, a description."""
 
 from tidegrid.data.synth.sample import SampleCluster, synthesise
 

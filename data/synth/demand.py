@@ -1,4 +1,4 @@
-"""Made-up hourly traffic: a weekly rhythm in local time, noise, holidays, an outage, a launch, collection gaps."""
+"""Synthetic hourly traffic: a weekly rhythm in local time, noise, holidays, an outage, a launch, collection gaps."""
 
 from dataclasses import dataclass
 

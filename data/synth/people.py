@@ -1,4 +1,4 @@
-"""Who works on the made-up cluster, and the recipes that they run again and again."""
+"""Who works on the synthetic cluster, and the recipes that they run again and again."""
 
 from dataclasses import dataclass, field
 from typing import Any

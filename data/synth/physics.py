@@ -1,4 +1,4 @@
-"""How long the made-up jobs take: plausible physics, so that estimators find real structure in the sample.
+"""How long the synthetic jobs take: plausible physics, so that estimators find real structure in the sample.
 
 The figures are round and typical, not measured; they belong to the synthetic sample alone.
 """

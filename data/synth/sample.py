@@ -1,4 +1,4 @@
-"""Put the made-up cluster together, and write it as files."""
+"""Put the synthetic cluster together, and write it as files."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

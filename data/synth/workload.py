@@ -1,4 +1,4 @@
-"""The made-up stream of jobs: who submits what and when, and what becomes of it on a cluster with a queue."""
+"""The synthetic stream of jobs: who submits what and when, and what becomes of it on a cluster with a queue."""
 
 import heapq
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,7 @@
 """UTC hours, local hours of the week, and holidays.
 
-Demand follows the wall clock. A series is therefore learnt on the axis of local hours: the hour that spring
-skips is a gap there, and the two that autumn repeats share one place, so the week always has 168 slots.
+Demand follows the wall clock. A series is therefore learnt on the axis of local hours: an hour that the clock
+skips is a gap there, and the two that it repeats share one place, so the week always has 168 slots.
 Forecasts are asked for by UTC hour and look up their local hour, so that none is missing or double.
 """
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import call
 
+from tidegrid.data.cells import MISSING
 from tidegrid.data.instants import instant_text
 from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
@@ -110,6 +112,10 @@ def test_rows_in_are_rows_used_and_rows_told_and_figures_are_the_checkers(
     left_out = sum(int(note.split()[0]) for note in site.notes if "held no GPU" in note)
     later = (Site.read(tmp_path, now="2030-01-01T00:00:00Z")).history
     assert len(later.jobs) + told.get("jobs", 0) + left_out == rows["jobs"]
+    lost = {problem.row for problem in site.set_aside if Path(str(problem.file)).stem == "traffic"}
+    cells = pd.read_csv(tmp_path / "traffic.csv", dtype=str, keep_default_na=False)["value"].str.strip()
+    known = [cell.lower() not in MISSING for row, cell in enumerate(cells, 2) if row not in lost]
+    assert int(later.traffic["value"].notna().sum()) == sum(known)
 
     policy = Policy(horizon_hours=12, lookahead_hours=0)
     decision = decide(site.state(), Estimating(plain, site.history), policy, rounds=5)
@@ -126,3 +132,48 @@ def test_rows_in_are_rows_used_and_rows_told_and_figures_are_the_checkers(
     assert decision.unmet == sum(
         max(0, int(n) - h) for app in held for n, h in zip(need[app], held[app], strict=False)
     )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_command_goes_on_without_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    """No command has a fault of its own, and all that read the tables leave out the same rows of them."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    random_site(np.random.default_rng([31, seed]), folder)
+    now, store, state = NOW.isoformat(), folder / "models", tmp_path / "state.db"
+    whole = {
+        "train": ("train", folder, "--only", "recurring", "--now", now),
+        "predict": ("predict", folder, "--now", now),
+        "plan": ("plan", folder, "--now", now, "--out", tmp_path / "plan", "--no-report"),
+        "tick": ("tick", folder, "--state", state, "--store", store, "--now", now, "--refit-hours", 0),
+    }
+    parts = {
+        "jobs": ("replay", folder / "jobs.csv", "--gpus", 32, "--policy", "fifo", "--days", 1),
+        "traffic": ("forecast", folder, "--hours", 2),
+    }
+    told: dict[str, dict[str, int]] = {}
+    for name, argv in {**whole, **parts}.items():
+        code, out, err = call(capsys, *argv, "--json")
+        assert code in (0, 1, 2) and "fault of tidegrid" not in err, (name, err)
+        if code == 2:
+            assert err.count("\n") == 1 and err.startswith("error: "), (name, err)
+            continue
+        found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        if name == "tick":
+            assert found["set_aside"] == sum("set aside: " in note for note in found["notes"])
+            told[name] = {"all": found["set_aside"]}
+            continue
+        assert found["set_aside"] == len(found["set_aside_rows"]) and (code == 1 or not found["set_aside"])
+        files = [Path(row["file"]).stem for row in found["set_aside_rows"]]
+        told[name] = {"all": len(files)} | {table: files.count(table) for table in parts}
+    counts = {told[name]["all"] for name in whole if name in told}
+    assert len(counts) <= 1, told
+    for table, (command, *_) in parts.items():
+        if table in told and "plan" in told:
+            assert told[table][table] == told["plan"][table], command
+    code, out, err = call(capsys, "history", "check", folder, "--json")
+    assert code in (0, 1, 2) and "fault of tidegrid" not in err
+    if counts and counts != {0}:
+        assert code and json.loads(out)["problems"]
