@@ -59,6 +59,27 @@ TimezoneOption = Annotated[
 TraceZoneOption = Annotated[
     str, typer.Option("--timezone", callback=a_zone, help="Zone of times that carry none.")
 ]
+TraceFile = Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")]
+GpusOption = Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")]
+NodeSizeOption = Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")]
+ShareOption = Annotated[
+    float,
+    typer.Option(
+        "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", help="Only this estimator; may be given several times.")
+]
+CountryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--country", callback=a_country, help="ISO 3166 code of the public holidays; default: none."
+    ),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Processes that work at once.")
+]
 ModeOption = Annotated[str, typer.Option("--mode", "-m", help="Planner: fast, full, or a baseline.")]
 TimeLimitOption = Annotated[
     float | None,

@@ -129,7 +129,7 @@ def read_jobs(
     ------
     InputError
         File, row, column, what is wrong and what would be right; or ``start``, ``kind`` or ``nodes`` is given for a
-        format that has no use for it.
+        file that has no use for it.
     """
     chosen = format or detect(path)
     if chosen not in FORMATS:
@@ -142,16 +142,18 @@ def read_jobs(
             )
     if chosen == "tidegrid":
         return read_table(path, JOBS, timezone=timezone, notes=notes, set_aside=set_aside)
-    return read_foreign(
-        path,
-        chosen,
-        timezone=timezone,
-        start=start,
-        kind=kind,
-        nodes=nodes,
-        notes=notes,
-        set_aside=set_aside,
-    )
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"{kind!r} is unknown", field="kind", fix=f"use one of {', '.join(KINDS)}")
+    log = None if set_aside is None else Log()
+    if chosen == "trace":
+        frame, source = _trace(path, log)
+    elif chosen == "sacct":
+        frame, source = read_sacct(path, timezone=timezone, nodes=nodes, notes=notes, log=log)
+    else:
+        frame, source = _swf(path, start, log)
+    out = _as_history(frame, source, kind, timezone, notes, may_be_empty=chosen == "sacct")
+    tell(log, set_aside)
+    return out
 
 
 def map_status(raw: pd.Series) -> pd.Series:
@@ -192,37 +194,19 @@ def detect(path: str | Path) -> str:
     return "trace" if "submit_s" in names and "kind" not in names else "tidegrid"
 
 
-def read_foreign(
-    path: str | Path,
-    format: str,
-    *,
-    timezone: str | None = None,
-    start: str | None = None,
-    kind: str | None = None,
-    nodes: Mapping[str, str] | None = None,
-    notes: Note | None = None,
-    set_aside: SetAside | None = None,
+def _as_history(
+    frame: pd.DataFrame,
+    source: Source,
+    kind: str | None,
+    timezone: str | None,
+    notes: Note | None,
+    may_be_empty: bool,
 ) -> pd.DataFrame:
-    """Read a job history that is not in the documented schema; see :func:`tidegrid.data.read_jobs`.
+    """Return the jobs of another format as job history.
 
-    Jobs that have not started, or that ended without running, are left out and counted. An unknown status
-    counts as failed, so that its duration is only a lower bound, and is counted too.
-
-    Raises
-    ------
-    InputError
-        The file cannot be used, a row cannot and ``set_aside`` is not given, or ``kind`` is given for a file that
-        tells the kind of each job.
+    Jobs that have not started, or that ended without running, are left out and counted. An unknown status counts as
+    failed, so that its duration is only a lower bound, and is counted too.
     """
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"{kind!r} is unknown", field="kind", fix=f"use one of {', '.join(KINDS)}")
-    log = None if set_aside is None else Log()
-    if format == "trace":
-        frame, source = _trace(path, log)
-    elif format == "sacct":
-        frame, source = read_sacct(path, timezone=timezone, nodes=nodes, notes=notes, log=log)
-    else:
-        frame, source = _swf(path, start, log)
     source = source.about(frame, JOBS.item, JOBS.key[0])
     whole = len(frame)
     status = map_status(frame["raw_status"])
@@ -249,14 +233,13 @@ def read_foreign(
         untimed = _empty(frame["start_time"]) | _empty(frame["end_time"])
         idle |= _missing(frame["duration_s"]) & untimed & ended & (frame["status"] != "completed")
     frame, source = _without(frame, source, idle, "ended without running", notes)
-    if frame.empty and format != "sacct":
+    if frame.empty and not may_be_empty:
         raise InputError("no job of it ran on GPUs", file=source.file, fix="give a history of GPU jobs")
     if frame.empty:  # a window of time in which nobody used GPUs
         source.refuse_whole_file(len(source.log.rows) if source.log else 0, whole, may_be_empty=True)
         out = validate(frame.reindex(columns=[c.name for c in JOBS.columns if c.always]), JOBS)
     else:
         out, _ = completed_jobs(frame, source, timezone, notes)
-    tell(log, set_aside)
     return out
 
 

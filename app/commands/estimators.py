@@ -8,9 +8,10 @@ import typer
 from tidegrid.app.common import (
     BAD_INPUT,
     DONE,
-    MOST_AT_ONCE,
     REFUSED,
+    JobsOption,
     JsonFlag,
+    OnlyOption,
     TimezoneOption,
     print_json,
     progress,
@@ -104,9 +105,7 @@ def check(
 
 def evaluate(
     site: Annotated[Path, typer.Argument(help="The site's folder, with cluster.json and jobs or traffic.")],
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only this estimator; may be given several times.")
-    ] = None,
+    only: OnlyOption = None,
     by: Annotated[str | None, typer.Option("--by", help="Show figures by user, size or basis.")] = None,
     folds: Annotated[int, typer.Option(min=1, max=1000, help="Number of refits.")] = 8,
     share: Annotated[
@@ -117,9 +116,7 @@ def evaluate(
             help="The last part of the history, as a share of it, that is scored.",
         ),
     ] = 0.5,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
-    ] = 1,
+    jobs: JobsOption = 1,
     now: Annotated[str | None, typer.Option("--now", help="Use only what was known at this instant.")] = None,
     timezone: TimezoneOption = None,
     out: Annotated[

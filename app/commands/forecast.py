@@ -8,12 +8,12 @@ from typer.core import TyperGroup
 
 from tidegrid.app.common import (
     DONE,
-    MOST_AT_ONCE,
     MOST_DAYS,
     MOST_GPUS,
     REFUSED,
+    CountryOption,
+    JobsOption,
     JsonFlag,
-    a_country,
     a_zone,
     print_json,
     progress,
@@ -42,13 +42,6 @@ Zone = Annotated[
         help="IANA zone whose wall clock demand follows, and of times that carry none; default UTC.",
     ),
 ]
-Country = Annotated[
-    str | None,
-    typer.Option(
-        "--country", callback=a_country, help="ISO 3166 code of the public holidays to use; default none."
-    ),
-]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Series to fit at once.")]
 
 
 WEEK = 168
@@ -87,7 +80,7 @@ def forecast(
     series: Series = None,
     hours: Annotated[int, typer.Option("--hours", min=1, max=168, help="Hours to look ahead.")] = 24,
     timezone: Zone = None,
-    country: Country = None,
+    country: CountryOption = None,
     quantile: Annotated[
         float,
         typer.Option(
@@ -141,7 +134,7 @@ def forecast(
             help="Draw the first series into this PNG file: forecast, GPUs, level, shape of the week, remainder.",
         ),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: JobsOption = 1,
     json_: JsonFlag = False,
 ) -> None:
     """Forecast demand with its band, and the GPUs that it needs under the swap cap.
@@ -252,11 +245,11 @@ def backtest(
         int, typer.Option("--last-days", min=1, max=MOST_DAYS, help="Days at the end that are scored.")
     ] = 7,
     timezone: Zone = None,
-    country: Country = None,
+    country: CountryOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write every forecast to this CSV file.")
     ] = None,
-    jobs: Jobs = 1,
+    jobs: JobsOption = 1,
     json_: JsonFlag = False,
 ) -> None:
     """Backtest: forecast the last days from earlier origins, each with what was known then, and measure the errors."""

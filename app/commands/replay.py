@@ -10,15 +10,17 @@ import typer
 
 from tidegrid.app.common import (
     DONE,
-    MOST_AT_ONCE,
     MOST_DAYS,
-    MOST_GPUS,
-    MOST_NODE,
     REFUSED,
+    CountryOption,
+    GpusOption,
+    JobsOption,
     JsonFlag,
+    NodeSizeOption,
     SeedOption,
+    ShareOption,
+    TraceFile,
     TraceZoneOption,
-    a_country,
     print_json,
     progress,
     say,
@@ -45,8 +47,8 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    trace: Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")],
-    gpus: Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")],
+    trace: TraceFile,
+    gpus: GpusOption,
     traffic: Annotated[
         Path | None, typer.Option("--traffic", help="Hourly traffic, repeated as needed.")
     ] = None,
@@ -64,13 +66,8 @@ def replay(
     skip_days: Annotated[
         int, typer.Option("--skip-days", min=0, max=MOST_DAYS, help="Skip the trace's first days.")
     ] = 0,
-    node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
-    share: Annotated[
-        float,
-        typer.Option(
-            "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
-        ),
-    ] = 0.25,
+    node_size: NodeSizeOption = 8,
+    share: ShareOption = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
     parameters: Annotated[
         Path | None, typer.Option("--parameters", help="JSON file of parameters, such as --tune writes.")
@@ -80,12 +77,7 @@ def replay(
         typer.Option("--set", help="One parameter, such as shortness=0.3; may be given several times."),
     ] = None,
     timezone: TraceZoneOption = "UTC",
-    country: Annotated[
-        str | None,
-        typer.Option(
-            "--country", callback=a_country, help="ISO 3166 code of the public holidays; default none."
-        ),
-    ] = None,
+    country: CountryOption = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write a report as one HTML file, with pictures.")
     ] = None,
@@ -115,9 +107,7 @@ def replay(
         Path | None,
         typer.Option("--out", help="With --tune, write the best parameters here, for --parameters."),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Replays to run at once.")
-    ] = 1,
+    jobs: JobsOption = 1,
     backend: Annotated[
         str | None,
         typer.Option("--backend", help="A joblib backend, such as dask, instead of processes here."),

@@ -9,10 +9,13 @@ from tidegrid.app.commands.history import history
 from tidegrid.app.common import (
     DONE,
     MOST_GPUS,
-    MOST_NODE,
     REFUSED,
+    GpusOption,
     JsonFlag,
+    NodeSizeOption,
     SeedOption,
+    ShareOption,
+    TraceFile,
     TraceZoneOption,
     print_json,
     progress,
@@ -34,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def day(
-    trace: Annotated[Path, typer.Argument(help="A job trace: CSV, CSV.GZ, Parquet, sacct or SWF.")],
+    trace: TraceFile,
     date: Annotated[str, typer.Argument(help="The local date whose submissions are the queue: 2020-06-10.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder to write.")],
     traffic: Annotated[
@@ -44,14 +47,9 @@ def day(
         list[str] | None,
         typer.Option("--series", help="A traffic series to use, one app each; default: the longest."),
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", min=1, max=MOST_GPUS, help="GPUs of the cluster.")] = 64,
-    node_size: Annotated[int, typer.Option("--node-size", min=1, max=MOST_NODE, help="GPUs of a node.")] = 8,
-    share: Annotated[
-        float,
-        typer.Option(
-            "--realtime-share", min=0.01, max=1.0, help="The apps' joint peak demand, as a share of all GPUs."
-        ),
-    ] = 0.25,
+    gpus: GpusOption = 64,
+    node_size: NodeSizeOption = 8,
+    share: ShareOption = 0.25,
     swap_cap: Annotated[
         int, typer.Option("--swap-cap", min=0, max=MOST_GPUS, help="GPUs an app may swap in a step.")
     ] = 4,

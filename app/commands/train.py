@@ -7,9 +7,10 @@ import typer
 
 from tidegrid.app.common import (
     DONE,
-    MOST_AT_ONCE,
     REFUSED,
+    JobsOption,
     JsonFlag,
+    OnlyOption,
     TimezoneOption,
     check_store,
     print_json,
@@ -33,13 +34,8 @@ def register(app: typer.Typer) -> None:
 def train(
     site: Annotated[Path, typer.Argument(help="The site's folder, with cluster.json and jobs or traffic.")],
     store: Annotated[Path | None, typer.Option("--store", help="Model store; default: SITE/models.")] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Train only this estimator; may be given several times."),
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, max=MOST_AT_ONCE, help="Fits to run at once.")
-    ] = 1,
+    only: OnlyOption = None,
+    jobs: JobsOption = 1,
     refit: Annotated[
         bool,
         typer.Option(
