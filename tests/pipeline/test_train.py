@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -466,12 +467,22 @@ def test_the_built_in_estimators_train_on_the_sample_cluster(sample: Any, tmp_pa
     command = [sys.executable, "-c", script, str(store.root), str(tmp_path / "rows")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert dict(line.split() for line in told.splitlines()) == mine
+    busy = multiprocessing.get_context("fork").Process(target=spin, daemon=True)
+    busy.start()  # a neighbour that wants the whole of a core
     with multiprocessing.get_context("fork").Pool(2) as pool:
         answers = {name: pool.apply_async(fingerprint, (champions[name], rows[name])) for name in mine}
         assert {name: answer.get(timeout=120) for name, answer in answers.items()} == mine
     calls = (delayed(champions[name].predict_quantiles)(rows[name], (0.1, 0.5, 0.9)) for name in mine)
     for name, quantiles in zip(mine, Parallel(n_jobs=2)(calls), strict=True):
         assert hashlib.sha256(quantiles.to_numpy().tobytes()).hexdigest() == mine[name]
+    busy.terminate()
+
+
+def spin() -> None:
+    """Keep a core busy until it is stopped, or for half a minute."""
+    end = time.process_time() + 30
+    while time.process_time() < end:
+        pass
 
 
 def asked_of(estimator: Estimator, history: History) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """Cases R2, R3 and R6-R8, D4: what a demand forecast must not get wrong."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from realtime_cases import LEVELS, START, ahead, forecast, frame, weekly
 
+from tidegrid.data import History
 from tidegrid.errors import InputError
 from tidegrid.estimators.realtime import Capacity, RealtimeEstimator
 from tidegrid.estimators.realtime.shifts import odd_days
+from tidegrid.pipeline.backtest import fitted_as_of
 
 
 def width(out: pd.DataFrame) -> float:
@@ -69,8 +73,12 @@ def test_missing_hours_hold_the_forecast_widen_its_band_and_are_named():
 
 
 def test_two_hours_and_a_gap_hold_their_level():
-    out = forecast(np.array([40.0, 42.0, np.nan, np.nan, np.nan]))
+    values = np.array([40.0, 42.0, np.nan, np.nan, np.nan])
+    estimator, rows = RealtimeEstimator().fit(*frame(values)), ahead(24, 5)
+    out = estimator.predict_quantiles(rows, LEVELS)
     assert (out[0.5] > 30).all() and (out[0.5] < 55).all()
+    assert estimator.basis(rows).str.contains("the last 3 hours are missing").all()
+    assert width(out) >= width(forecast(values[:2]))
 
 
 def test_collection_gaps_recorded_as_zeros_are_not_learnt_as_demand():
@@ -97,17 +105,16 @@ def test_an_app_that_is_quiet_every_night_keeps_its_zeros():
 def test_a_forecast_is_always_given_and_its_band_narrows_as_history_grows():
     values = weekly(24 * 40, seed=5)
     widths = []
-    for hours in (1, 2, 23, 24, 167, 168, 335, 336, 700):
+    for hours in (0, 1, 2, 23, 24, 167, 168, 335, 336, 700):
         estimator = RealtimeEstimator().fit(*frame(values[:hours]))
         rows = ahead(24, hours)
         out = estimator.predict_quantiles(rows, LEVELS)
         assert np.isfinite(out.to_numpy()).all()
         assert estimator.basis(rows).str.len().min() > 10
         widths.append(float(((out[0.9] - out[0.1]) / out[0.5].clip(lower=1.0)).median()))
-    none = RealtimeEstimator().fit(*frame(values[:0])).predict_quantiles(ahead(24, 0), LEVELS)
-    widths.insert(0, float(((none[0.9] - none[0.1]) / none[0.5]).median()))
-    # from nothing to a few hours, to days, to weeks: each stage narrower than the one before
-    assert widths[0] > widths[1] > widths[3] > widths[5] > widths[-1]
+    # no length has a wider band than a shorter one, but for chance; from days to weeks it is far narrower
+    assert all(after <= 1.05 * before for before, after in pairwise(widths))
+    assert widths[0] > widths[1] > widths[3] > widths[5] > 3 * widths[-1]
 
 
 def test_an_app_without_history_borrows_from_the_others_and_says_so():
@@ -204,17 +211,20 @@ def test_a_launch_days_spike_is_not_forecast_again():
 
 
 def test_what_became_known_after_the_cutoff_changes_nothing():
-    """Two histories that agree up to the cutoff, cut there, give the same bits; so does a record from the future."""
+    """Two whole histories that differ from the cutoff on, the hour under way included, give the same bits there."""
     values = weekly(24 * 30)
-    other = values.copy()
-    other[24 * 25 :] *= 7.0
     cut = 24 * 25
-    rows = ahead(48, cut)
+    other = values.copy()
+    other[cut - 1 :] *= 7.0
     outs = []
     for series in (values, other):
         X, y = frame(series)
-        before = X["ds"] < START + pd.Timedelta(hours=cut)
-        outs.append(RealtimeEstimator().fit(X[before], y[before]).predict_quantiles(rows, LEVELS))
+        history = History(None, pd.DataFrame({"series_id": X["unique_id"], "timestamp": X["ds"], "value": y}))
+        # half an hour before the first changed hour is over
+        known = START + pd.Timedelta(hours=cut) - pd.Timedelta(minutes=30)
+        fitted, rows = fitted_as_of(RealtimeEstimator(), history, known)
+        assert len(rows) == cut - 1
+        outs.append(fitted.predict_quantiles(ahead(48, cut), LEVELS))
     assert outs[0].to_numpy().tobytes() == outs[1].to_numpy().tobytes()
 
 
