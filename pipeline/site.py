@@ -104,7 +104,7 @@ class Site:
         aside: list[InputError] = []
         notes: list[str] = []
         history = History(
-            read_jobs(jobs, timezone=timezone, set_aside=aside) if jobs else None,
+            read_jobs(jobs, timezone=timezone, notes=notes, set_aside=aside) if jobs else None,
             read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside) if traffic else None,
             checked=True,
         )
