@@ -62,11 +62,6 @@ class Gpu:
     source: str = VENDOR
     part: float = 1.0
 
-    @property
-    def speed(self) -> float:
-        """What large matrix products attain, TFLOP/s."""
-        return self.tflops * (self.reach or estimated_reach(self.tflops, self.bandwidth_gb_s))
-
 
 SHEETS: tuple[Gpu, ...] = (
     Gpu("V100-SXM-32GB", "Volta", 125, 15.7, 0, 0, 32, 900, 150, 6),

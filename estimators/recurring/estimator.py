@@ -14,12 +14,10 @@ from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.recurring import trees
 from tidegrid.estimators.recurring.calibration import LevelCalibration
 from tidegrid.estimators.recurring.jobs import Jobs, Rows, as_jobs, as_rows, refuse
-from tidegrid.estimators.recurring.keys import NONE, RUNGS, rung_keys, sizes
+from tidegrid.estimators.recurring.keys import RUNGS, rung_keys, sizes
 from tidegrid.estimators.recurring.ladder import GRID, LADDER, foretold, read, sample, spread, transform
 from tidegrid.estimators.recurring.memory import PART, Memory, Past, in_order
 from tidegrid.models import Bundle
-
-USER, SITE = RUNGS.index("user"), RUNGS.index("site")
 
 CHUNK = 4096
 """Rows answered at once."""
@@ -61,10 +59,6 @@ class RecurringJobEstimator(Estimator):
     level from the median up gets shorter, and lower levels up to in proportion; on fewer GPUs every level from the
     median up gets longer in proportion, and lower levels less. Every level is so never longer on more GPUs, and
     :meth:`basis` says that the size asked for is the only one with a history.
-
-    Nor does it tell what another GPU type would change. Where a row's ``gpu_type`` and the types that its user's jobs
-    (or the site's) ran on have data sheets, its levels are scaled by the ratio of what these attain, with caution: on a
-    faster type in full up to the median, and less and less above; on a slower one in full from the median up.
     """
 
     name: ClassVar[str] = "recurring"
@@ -75,7 +69,6 @@ class RecurringJobEstimator(Estimator):
         Feature("group", "text", doc="team or account"),
         Feature("name", "text", doc="the job's name; runs of digits in it do not count"),
         Feature("gpus", "float", "GPUs", low=0, default=1, doc="GPUs that it would run on"),
-        Feature("gpu_type", "text", doc="type of the GPUs that it would run on"),
         Feature("asked_gpus", "float", "GPUs", low=0, doc="GPUs that it asks for, where others are in gpus"),
         Feature("requested_walltime_h", "float", "hours", low=0, doc="the limit that the submitter asks for"),
         Feature("submit_time", "instant", doc="when it is submitted"),
@@ -111,7 +104,7 @@ class RecurringJobEstimator(Estimator):
         """
         self._start()
         jobs = self._jobs(X, y, observed, known_at)
-        self._count(jobs)
+        self._count_limits(jobs)
         newest = np.sort(np.argsort(jobs.known, kind="stable")[-TREE_ROWS:])
         newest = newest[np.argsort(jobs.submit[newest], kind="stable")]
         seen, jobs = self._live(jobs, newest), jobs.take(newest)
@@ -185,7 +178,7 @@ class RecurringJobEstimator(Estimator):
         asked = np.argsort(jobs.submit, kind="stable")
         told = np.empty((len(jobs), len(wanted)))
         told[asked] = self._follow(self._live(jobs, asked), jobs.take(asked), wanted)
-        self._count(jobs)
+        self._count_limits(jobs)
         self.memory_.forget()
         return quantile_frame(np.exp(told), wanted, X.index)
 
@@ -217,8 +210,7 @@ class RecurringJobEstimator(Estimator):
     def basis(self, X: pd.DataFrame) -> pd.Series:
         """Say which rung answers and how many past jobs it counts: ``"site history: user+gpus, 12 jobs"``.
 
-        Where ``asked_gpus`` is another size than ``gpus``, ``"; scaled from 4 GPUs, the size asked for"`` follows, and
-        where the past ran on other GPU types, that it is scaled by their data sheets.
+        Where ``asked_gpus`` is another size than ``gpus``, ``"; scaled from 4 GPUs, the size asked for"`` follows.
         """
         checked = checked_columns(X, self.features)
         memory = getattr(self, "memory_", None) or Memory()
@@ -231,8 +223,6 @@ class RecurringJobEstimator(Estimator):
         size, gpus = sizes(checked), checked["gpus"]
         for row in np.flatnonzero(size != gpus):
             out[row] += f"; scaled from {size[row]:g} GPUs, the size asked for"
-        for row in np.flatnonzero(self._slower(as_rows(checked))) if hasattr(self, "memory_") else ():
-            out[row] += "; scaled from other GPU types by their data sheets"
         return pd.Series(out, index=X.index)
 
     def calibrated(self, levels: Sequence[float] = LEVELS) -> bool:
@@ -245,8 +235,6 @@ class RecurringJobEstimator(Estimator):
         if not hasattr(self, "memory_"):
             return Bundle(self.name, params)
         arrays = {**self.memory_.arrays(), "transforms": np.array(self.calibration_.newest)}
-        arrays["speed_keys"] = np.array(list(self.speeds_), dtype=np.uint64)
-        arrays["speeds"] = np.array(list(self.speeds_.values()), dtype=float).reshape(-1, 2)
         clock = self.clock_ if np.isfinite(self.clock_) else None
         state = {"clock": clock, "limits": list(self.limits_), "stretch": self.calibration_.stretch}
         return Bundle(self.name, params, state, arrays, {"trees": self.text_} if self.text_ else {})
@@ -263,7 +251,7 @@ class RecurringJobEstimator(Estimator):
         out = cls(**bundle.params)
         if not bundle.state:
             return out
-        if not {"transforms", "speeds"} <= set(bundle.arrays):
+        if "transforms" not in bundle.arrays:
             raise InputError(
                 "it was saved by an older release", field="recurring", fix="fit it again: tidegrid train"
             )
@@ -273,8 +261,6 @@ class RecurringJobEstimator(Estimator):
             bundle.arrays["transforms"].tolist(), float(bundle.state["stretch"])
         )
         out.limits_ = tuple(int(n) for n in bundle.state["limits"])
-        keys, speeds = bundle.arrays["speed_keys"].tolist(), bundle.arrays["speeds"].tolist()
-        out.speeds_ = {key: (jobs, total) for key, (jobs, total) in zip(keys, speeds, strict=True)}
         out.clock_ = -np.inf if bundle.state["clock"] is None else float(bundle.state["clock"])
         if "trees" in bundle.texts:
             out._use(bundle.texts["trees"])
@@ -288,7 +274,6 @@ class RecurringJobEstimator(Estimator):
         if not (again and hasattr(self, "memory_")):
             self.memory_, self.calibration_ = Memory(), LevelCalibration()
             self.limits_: tuple[int, ...] = (0, 0)
-            self.speeds_: dict[int, tuple[float, float]] = {}
             self.clock_, self.text_ = -np.inf, ""
             self._booster: Any = None
         self.noted_ = None
@@ -314,31 +299,11 @@ class RecurringJobEstimator(Estimator):
             *(np.concatenate(arrays) for arrays in zip(*(vars(p).values() for p in parts), strict=True))
         )
 
-    def _count(self, jobs: Jobs) -> None:
-        """Count the jobs that asked for a walltime, those of them that ran 5 % past it, and jobs by GPU type."""
+    def _count_limits(self, jobs: Jobs) -> None:
+        """Count the jobs that asked for a walltime, and those of them that ran 5 % past it."""
         asked = np.isfinite(jobs.log_limit)
         past = jobs.log_hours > jobs.log_limit + np.log(1.05)
         self.limits_ = (self.limits_[0] + int(asked.sum()), self.limits_[1] + int(past.sum()))
-        typed = np.isfinite(jobs.log_speed)
-        for rung in (USER, SITE):
-            keys, of = np.unique(jobs.keys[typed, rung], return_inverse=True)
-            counts, sums = (
-                np.bincount(of, minlength=len(keys)),
-                np.bincount(of, jobs.log_speed[typed], len(keys)),
-            )
-            for key, count, total in zip(keys.tolist(), counts.tolist(), sums.tolist(), strict=True):
-                had = self.speeds_.get(key, (0.0, 0.0))
-                self.speeds_[key] = (had[0] + count, had[1] + total)
-
-    def _slower(self, rows: Rows) -> np.ndarray:
-        """Return by how much, in log time, each row's GPU type is slower than those of past jobs; 0 where unknown."""
-        out = np.zeros(len(rows))
-        keys = rows.keys[:, (USER, SITE)].tolist()
-        for row in np.flatnonzero(np.isfinite(rows.log_speed)) if self.speeds_ else ():
-            past = next((self.speeds_[key] for key in keys[row] if key != NONE and key in self.speeds_), None)
-            # rounded: a mean of equal numbers differs from them in its last bits
-            out[row] = 0.0 if past is None else round(past[1] / past[0] - rows.log_speed[row], 6)
-        return out
 
     def _held(self, log_hours: np.ndarray, log_limit: np.ndarray) -> np.ndarray:
         """Return log hours, none past the walltime where the site ends jobs at it: hardly any has run past it."""
@@ -365,9 +330,7 @@ class RecurringJobEstimator(Estimator):
         told = read(self._foretold(seen, rows.log_limit), at) + spread(seen.weight, levels)
         scale, twice = rows.log_scale[:, None], 2.0 * np.asarray(levels)
         share = np.where(scale < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
-        slower = self._slower(rows)[:, None]
-        of_type = np.where(slower < 0, np.minimum(2.0 - twice, 1.0), np.minimum(twice, 1.0))
-        return self._held(told + scale * share + slower * of_type, rows.log_limit)
+        return self._held(told + scale * share, rows.log_limit)
 
     def _follow(self, seen: "Seen", jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
         """Answer jobs as of their submission, and calibrate on each as it becomes known."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +9,6 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import checked_columns, checked_durations, row_by_row
-from tidegrid.estimators.gpus import find
 from tidegrid.estimators.recurring.keys import rung_keys, sizes
 
 FLOOR_H = 1.0 / 3600.0
@@ -33,8 +31,6 @@ class Rows:
         What the job asks for in numbers: log GPUs, log walltime, log CPUs, nodes, log memory; NaN for unknown.
     log_scale : ndarray of float64
         Log of the GPUs asked for over those that the answer is for.
-    log_speed : ndarray of float64
-        Log of what the data sheet of the GPU type tells that it attains; NaN for a type without one.
     """
 
     keys: np.ndarray
@@ -42,7 +38,6 @@ class Rows:
     log_limit: np.ndarray
     own: np.ndarray
     log_scale: np.ndarray
-    log_speed: np.ndarray
 
     def __len__(self) -> int:
         """Return how many jobs there are."""
@@ -84,15 +79,7 @@ def as_rows(columns: Mapping[str, Any]) -> Rows:
         np.where(np.isnan(log_limit), np.inf, log_limit),
         np.column_stack([*own, np.log1p(columns["mem_mb"])]),
         np.log(np.maximum(size, 1.0) / np.maximum(gpus, 1.0)),
-        np.array([log_speed(name) for name in columns["gpu_type"]], dtype=float),
     )
-
-
-@lru_cache(maxsize=4096)
-def log_speed(gpu_type: str) -> float:
-    """Return the log of what a GPU type attains by its data sheet, in TFLOP/s; NaN for a type without one."""
-    sheet, known = find(gpu_type)
-    return float(np.log(sheet.speed)) if known else float("nan")
 
 
 def as_jobs(
