@@ -92,7 +92,7 @@ def test_brackets_in_a_name_are_no_markup(capsys: pytest.CaptureFixture[str]) ->
     document |= {"start": [start], "waiting": [], "apps": [], "risks": ["app[b] is short"], "notes": []}
     document["events"] = [{"kind": "lost", "text": "sweep[c] is lost"}]
     document["refused"] = [{"job": "sweep[d]", "reason": "[bold] is no GPU"}]
-    rolling._print_commit(document)
+    rolling.print_commit(document)
     text = capsys.readouterr().out
     assert all(name in text for name in ("sweep[a]", "app[b]", "sweep[c]", "sweep[d]: [bold] is no GPU"))
 

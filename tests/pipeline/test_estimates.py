@@ -177,6 +177,8 @@ def test_a_job_that_names_no_gpus_a_node_takes_its_pool_s_whatever_others_name(s
             self.seen.extend(X["gpus_per_node"].tolist())
             return super().predict_quantiles(X, levels)
 
+        predict_work = predict_quantiles
+
     two = sample.requests.head(2).assign(gpus_per_node=[2.0, np.nan])
     estimate_jobs(two, sample.cluster, {"recurring": Nodes()})
     assert 2.0 in Nodes.seen and not np.isnan(Nodes.seen).any()

@@ -203,7 +203,7 @@ def test_no_plan_is_called_optimal_that_is_not(inputs: Path, weight: str) -> Non
     solver = plan.extra["solver"]
     assert solver["bound"] >= 320.953
     assert solver["status"] != "optimal" or plan.metrics["value"] >= 320.953
-    assert solver["gap"] == pytest.approx(1 - plan.metrics["objective"] / solver["bound"], abs=1e-9)
+    assert solver["gap"] == pytest.approx(1 - plan.metrics["objective"] / solver["bound"], abs=1e-7)
 
 
 def test_small_figures_beside_large_penalties_lose_no_digit(inputs: Path) -> None:

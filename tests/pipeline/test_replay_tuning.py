@@ -89,8 +89,8 @@ def test_a_file_of_parameters_takes_all_that_a_setting_takes(tmp_path: Path) -> 
     for text, said in (
         ("[]", "is not a JSON object"),
         ('{"magic": 1}', "'magic' is not a parameter"),
-        ('{"decay": 2}', "decay: 2 should be less than or equal to 1"),
-        ('{"shortness": "much"}', "shortness: 'much'"),
+        ('{"decay": 2}', "decay: 2 is out of range; give a number less than or equal to 1"),
+        ('{"shortness": "much"}', 'shortness: "much" is not a number'),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=said) as caught:
