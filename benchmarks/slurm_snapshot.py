@@ -80,6 +80,8 @@ class Made:
         gpus = self.rng.choice([1, 1, 1, 1, 2, 2] if kind == "v100" else [1, 1, 1, 1, 2, 2, 4])
         room = [name for name, (of, _) in self.nodes.items() if of == kind and len(self.free[name]) >= gpus]
         if not room:
+            gpus, room = 1, [name for name, (of, _) in self.nodes.items() if of == kind and self.free[name]]
+        if not room:
             return False
         node = self.rng.choice(room)
         ids, self.free[node] = self.free[node][:gpus], self.free[node][gpus:]
@@ -190,10 +192,11 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=20_000)
     parser.add_argument("--mode", default="start")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--profile", action="store_true", help="print what the second turn spends its time on"
-    )
+    parser.add_argument("--turns-of", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.turns_of:
+        turns(asked.turns_of)
+        return
     folder = Path(tempfile.mkdtemp())
     try:
         made = Made(asked.waiting, asked.running, asked.seed)
