@@ -1,8 +1,8 @@
 """A turn on a made-up Slurm of 5,000 waiting and 2,000 running jobs: read, plan, and the commands of a dry run.
 
 ``python benchmarks/slurm_snapshot.py`` makes the output of Slurm's commands in the dialect of 24.11 (560 nodes, two
-GPU types, 20,000 past attempts), and turns on it in a process of its own, twice: the first turn also fits the
-estimators, the second finds them. It prints CPU seconds and peak memory of each, for one of the three ways.
+GPU types, 20,000 past attempts), and turns on it twice in a process of its own, as ``tidegrid slurm run`` does: the
+first turn also fits the estimators, the second finds them. It prints CPU seconds and peak memory of each.
 """
 
 import argparse
@@ -80,6 +80,8 @@ class Made:
         gpus = self.rng.choice([1, 1, 1, 1, 2, 2] if kind == "v100" else [1, 1, 1, 1, 2, 2, 4])
         room = [name for name, (of, _) in self.nodes.items() if of == kind and len(self.free[name]) >= gpus]
         if not room:
+            gpus, room = 1, [name for name, (of, _) in self.nodes.items() if of == kind and self.free[name]]
+        if not room:
             return False
         node = self.rng.choice(room)
         ids, self.free[node] = self.free[node][:gpus], self.free[node][gpus:]
@@ -153,6 +155,36 @@ class Made:
         path.write_text("\n".join(rows) + "\n")
 
 
+def turns(folder: Path) -> None:
+    """Turn twice on the saved output, as ``tidegrid slurm run`` does, and print what each took."""
+    import pandas as pd
+
+    from tidegrid.models import ModelStore
+    from tidegrid.pipeline.control import Settings, tick
+    from tidegrid.pipeline.rolling import StateStore
+    from tidegrid.pipeline.worlds.slurm.commands import Saved, Slurm
+    from tidegrid.pipeline.worlds.slurm.world import LOG, SlurmWorld
+
+    site = folder / "site"
+    state, models = StateStore(site / "state.db"), ModelStore(site / "models")
+    started = time.process_time()
+    for turn in range(2):
+        began = time.process_time()
+        world = SlurmWorld(site, Slurm(site / LOG, dry_run=True, run=Saved(folder / "saved")))
+        how = Settings(candidates=world.site.planned_jobs)
+        now = pd.Timestamp(f"2026-12-01T00:0{turn}:00Z")
+        document = tick(state, world, now, how, models=models).document
+        with (site / "told.jsonl").open("a") as out:
+            out.write(json.dumps(document) + "\n")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        commands = sum(1 for _ in (site / LOG).open())
+        print(
+            f"turn {turn + 1}: {time.process_time() - began:.1f} CPU s, at most {peak:.0f} MiB; "
+            f"{len(document['start'])} start, {len(document['waiting'])} wait, {commands} commands so far"
+        )
+    print(f"beside them, to start the process: {started:.1f} CPU s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--waiting", type=int, default=5000)
@@ -160,10 +192,11 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=20_000)
     parser.add_argument("--mode", default="start")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--profile", action="store_true", help="print what the second turn spends its time on"
-    )
+    parser.add_argument("--turns-of", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.turns_of:
+        turns(asked.turns_of)
+        return
     folder = Path(tempfile.mkdtemp())
     try:
         made = Made(asked.waiting, asked.running, asked.seed)
@@ -174,32 +207,13 @@ def main() -> None:
         print(
             f"{len(made.jobs) - made.running} records wait, {made.running} jobs run on {len(made.nodes)} nodes"
         )
-        for turn in range(2):
-            words = ["slurm", "tick", str(site), "--from", str(folder / "saved"), "--json", "--now"]
-            words.append(f"2026-12-01T00:0{turn}:00Z")
-            lead = ["-m", "cProfile", "-s", "cumtime"] if asked.profile and turn else []
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            began = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, *lead, "-m", "tidegrid", *words], capture_output=True, text=True
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            if lead:
-                print(
-                    "\n".join(line for line in done.stdout.splitlines() if not line.startswith("{"))[:14000]
-                )
-                continue
-            if done.returncode not in (0, 1):
-                sys.exit(done.stderr)
-            told = json.loads(done.stdout)
-            log = site / "slurm-commands.jsonl"
-            commands = sum(1 for _ in log.open()) if log.exists() else 0
-            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            print(
-                f"turn {turn + 1}: {cpu:.1f} CPU s, {time.monotonic() - began:.1f} s, at most "
-                f"{after.ru_maxrss / 1024:.0f} MiB; {len(told['start'])} start, {len(told['waiting'])} wait, "
-                f"{commands} commands so far"
-            )
+        (site / "models").mkdir()
+        words = [sys.executable, __file__, "--turns-of", str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        print(done.stdout, end="")
+        *_, told = (json.loads(line) for line in (site / "told.jsonl").open())
         began_cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
         job = next(one["job"] for one in told["waiting"] if one["start"])
         for words in ([job], ["--gpus", "4", "--time", "4:00:00"]):

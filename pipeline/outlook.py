@@ -348,10 +348,8 @@ class Outlook:
         at = self._instant(step)
         if step == 0:
             return at, at, at
-        bands = [
-            _band_of(eta, "start") for job, eta in self.etas.items()
-            if job in {one["job"] for one in self.document["waiting"]}
-        ]  # fmt: skip
+        waiting = {one["job"] for one in self.document["waiting"]}
+        bands = [_band_of(eta, "start") for job, eta in self.etas.items() if job in waiting]
         if not bands:
             return at, at, at
         near = sorted(bands, key=lambda band: abs(band[1] - at))[:20]

@@ -42,7 +42,7 @@ def record(**changes: object) -> dict[str, object]:
         return {"set": True, "infinite": False, "number": value}
 
     return {
-        "job_id": 7, "job_state": ["PENDING"], "state_reason": "BeginTime", "name": "sft", "user_name": "ann",
+        "job_id": 7, "job_state": ["PENDING"], "state_reason": "Priority", "name": "sft", "user_name": "ann",
         "account": "nlp", "qos": "normal", "partition": "gpu", "submit_time": at(1796078562), "time_limit": at(30),
         "eligible_time": at(1796082162), "start_time": at(0), "tres_req_str": "cpu=1,node=1,gres/gpu=4,gres/gpu:a100=4",
         "tres_alloc_str": "", "tres_per_node": "", "node_count": at(1), "nodes": "", "cpus": at(8), "priority": at(900),
@@ -166,7 +166,7 @@ def test_a_start_that_does_not_come_about_is_taken_back_and_backs_off_ever_longe
         following = pd.Timestamp(memory.attempts["7"].not_before)
         waits.append((following - at) / pd.Timedelta(minutes=1))
         at = following
-    assert waits == [5, 10, 20, 40]
+    assert waits == [1, 2, 4, 8]
     memory.path = tmp_path / "memory.json"
     memory.save()
     assert Memory.read(tmp_path / "memory.json") == memory

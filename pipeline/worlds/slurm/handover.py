@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, Literal, Self
 
 import pandas as pd
@@ -18,6 +18,12 @@ from tidegrid.files import read_json, write_json
 from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
 from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
+
+PATIENCE_S = 30.0
+"""How long a turn waits beyond ``verify_seconds`` for Slurm to look at the jobs that are to start."""
+
+_NOT_LOOKED_AT = frozenset({"", "None", "BeginTime"})
+"""Reasons of a job that the scheduler has not come to since it was told to start."""
 
 
 @dataclass
@@ -218,7 +224,7 @@ def start(
     if slurm.dry_run:
         return out + [Outcome(each.job, "dry run") for each in begun]
     if begun:
-        sleep(rule.verify_seconds)
+        _let_slurm_look(slurm, begun, rule)
     out += [_verified(slurm, each, rule, memory, now) for each in begun]
     if out:
         memory.save()
@@ -251,6 +257,18 @@ def _changes(job: QueueJob, nodes: tuple[str, ...]) -> dict[str, str]:
     return changes
 
 
+def _let_slurm_look(slurm: Slurm, begun: Sequence[Start], rule: SlurmSite) -> None:
+    """Wait until Slurm has looked at the jobs that are to start: a busy one takes its time."""
+    sleep(rule.verify_seconds)
+    end = monotonic() + PATIENCE_S
+    for each in begun:
+        while monotonic() < end:
+            job = slurm.job(each.job)
+            if job is None or not job.is_pending or job.reason not in _NOT_LOOKED_AT:
+                break
+            sleep(1.0)
+
+
 def _verified(slurm: Slurm, wanted: Start, rule: SlurmSite, memory: Memory, now: pd.Timestamp) -> Outcome:
     job = slurm.job(wanted.job)
     if job is not None and job.is_pending:
@@ -273,7 +291,7 @@ def _taken_back(
     attempt = memory.attempts.setdefault(name, Attempt())
     attempt.times += 1
     attempt.reason = reason
-    minutes = min(rule.hold_minutes, 5 * 2 ** min(attempt.times - 1, 10))
+    minutes = min(rule.hold_minutes, 2 ** min(attempt.times - 1, 10))
     attempt.not_before = (now + pd.Timedelta(minutes=minutes)).isoformat()
     return Outcome(name, "not started", reason)
 
