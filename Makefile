@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slurm lint types unit sanitize install wheel bench clean
+.PHONY: demo test test-slurm test-web lint types unit sanitize install wheel bench clean
 
 # what the native core is compiled from; a change installs again, which compiles what changed
 NATIVE := hatch_build.py .src/tidegrid/native.hpp $(shell find estimators scheduler data models pipeline app -name '*.[ch]pp')
@@ -29,6 +29,11 @@ unit: $(VENV)/.dev
 
 test-slurm: $(VENV)/.dev
 	@tests/slurm/prepare.sh; case $$? in 0) TIDEGRID_TEST_SLURM=1 $(BIN)/pytest -q tests/slurm;; 3) ;; *) exit 1;; esac
+
+# the page in a real browser, the API under made-up requests, the metrics in a real Prometheus
+test-web: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[web]'
+	@tests/web/prepare.sh; case $$? in 0) TIDEGRID_TEST_WEB=1 $(BIN)/pytest -q tests/web;; 3) ;; *) exit 1;; esac
 
 # the kernels' tests on a library that checks every access; needs g++ or clang++
 sanitize: $(VENV)/.dev

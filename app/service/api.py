@@ -40,7 +40,7 @@ Text = Annotated[str, Query(max_length=200)]
 
 def found(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return the documents of the errors of a route."""
-    every = {401, 403, 413, 421, 422, 429, 503, *codes}
+    every = {400, 401, 403, 413, 421, 422, 429, 503, *codes}
     schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
     return {
         code: {"description": "Why not.", "content": {MEDIA: {"schema": schema}}} for code in sorted(every)

@@ -25,7 +25,7 @@ class Lines(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             told["error"] = printable(f"{type(error).__name__}: {error}")
-        return json.dumps(told, ensure_ascii=False, default=str)
+        return json.dumps(told, default=str)  # ASCII: no character of a name ends a line
 
 
 def log(event: str, level: int = logging.INFO, **fields: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -51,19 +51,19 @@ class _Shown(Collector):
     def __init__(self, service: "Service") -> None:
         self.service = service
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the figures of the moment."""
         service = self.service
         yield _one("tidegrid_leader", "1 where this instance ticks.", float(service.leading))
         yield _one("tidegrid_ready", "1 where there is something to show.", float(service.ready))
         counts = service.counts
-        yield _one("tidegrid_ticks", "Commits that this instance made since it began.", counts.ticks)
-        yield _one("tidegrid_tick_failures", "Ticks that failed since it began.", counts.failures)
+        yield _count("tidegrid_ticks", "Commits that this instance made since it began.", counts.ticks)
+        yield _count("tidegrid_tick_failures", "Ticks that failed since it began.", counts.failures)
         yield _one(
             "tidegrid_last_tick_failed", "1 where the last tick failed.", float(service.problem is not None)
         )
         yield _one("tidegrid_tick_duration_seconds", "How long the last tick took.", counts.seconds)
-        yield _one("tidegrid_questions", "What-ifs that were asked since it began.", counts.questions)
+        yield _count("tidegrid_questions", "What-ifs that were asked since it began.", counts.questions)
         if service.view is not None:
             age = time.monotonic() - service.ticked_at
             yield _one("tidegrid_tick_age_seconds", "How long ago the last commit was made or seen.", age)
@@ -76,6 +76,10 @@ class _Shown(Collector):
 
 def _one(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _count(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
 
 
 def _many(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
