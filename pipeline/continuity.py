@@ -1,5 +1,6 @@
 """From decision to decision: while nothing but time has passed, what was told keeps its time."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,19 @@ class Kept:
     now: pd.Timestamp
     problem: Problem
     plan: Plan
+
+
+def promised(last: Kept, now: pd.Timestamp, problem: Problem) -> dict[str, int]:
+    """Return the step in which each waiting job was told to start, by id: no step before the one that begins now."""
+    step = pd.Timedelta(minutes=problem.step_minutes)
+    passed = (now - last.now) / step
+    of_old = last.problem.step_minutes / problem.step_minutes
+    out = {}
+    for placed in last.plan.placements:
+        job = problem.job_by_id.get(placed.job)
+        if job is not None and job.running is None:
+            out[placed.job] = max(0, math.ceil(placed.start * of_old - passed - 1e-9))
+    return out
 
 
 def continued(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tidegrid.data.nodelist import as_indices
 from tidegrid.pipeline.bands import Widths
-from tidegrid.pipeline.continuity import Kept, continued
+from tidegrid.pipeline.continuity import Kept, continued, promised
 from tidegrid.pipeline.etas import deadline_risks, eta_table
 from tidegrid.pipeline.forecast import Forecast, Forecaster
 from tidegrid.pipeline.policy import Policy
@@ -185,7 +185,8 @@ def decide(
         Waiting jobs that are looked at, the first by their raised priorities; all where None. Those behind
         them are told no time: fewer cost less.
     last
-        The decision before: while nothing but time has passed, what it told keeps its time.
+        The decision before: while nothing but time has passed, what it told keeps its time; else moving it later
+        has the policy's ``promise_price``.
     widths
         How far the bands of expected times reach, as learnt from earlier ones.
     """
@@ -196,6 +197,9 @@ def decide(
     plan = None
     if decider == "fast" and last is not None:
         plan = continued(last, state.now, problem, seed, options)
+        if how.promise_price > 0:
+            told = promised(last, state.now, problem)
+            options |= {"promises": told, "promise_price": how.promise_price}
     if plan is None:
         plan = solve(problem, decider, time_limit=time_limit, seed=seed, **options)
     moves, put_off = _moves(state, problem, plan)

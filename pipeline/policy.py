@@ -46,6 +46,8 @@ class Policy(BaseModel):
     shortness
         How much short jobs are preferred: a job of h hours is planned with its priority times h ** -shortness. 0 keeps
         to the priorities; more shortens waits, and lets short jobs of a lower priority pass long ones of a higher.
+    promise_price
+        What each step costs that a waiting job's told start moves later, as a share of what a step of the job earns.
     scaling
         How the speed of a job grows with its GPUs where no estimator knows it: as their number to this power. None:
         such a job is offered the size that it asks for alone.
@@ -71,6 +73,7 @@ class Policy(BaseModel):
     finish_inside: bool = False
     aging: float = Field(default=0.05, ge=0, le=100)
     shortness: float = Field(default=0.0, ge=0, le=4)
+    promise_price: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     scaling: float | None = Field(default=None, ge=0, le=1)
     stale_hours: float = Field(default=24.0, gt=0, le=8760)
     estimators: dict[str, str] = Field(default_factory=dict)

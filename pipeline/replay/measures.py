@@ -42,7 +42,9 @@ def measure(world: World, outcome: Played) -> dict[str, Any]:
         realtime demand served, of all there are; ``unmet``: GPU-hours of realtime demand not served, and
         ``unmet_share`` of all demanded; ``by_app``: the same for each app; ``swaps``; ``completed`` and ``jobs``;
         ``wait_h``, ``jct_h`` and ``slowdown`` with mean, median and 95th percentile (a job that has not started or
-        ended counts up to the replay's end); ``eta`` and ``eta_submit``: see :func:`eta_accuracy`; ``plans``.
+        ended counts up to the replay's end); ``eta`` and ``eta_submit``: see :func:`eta_accuracy`; ``plans``;
+        ``later_than_told``: of the jobs that were told to wait and whose told start lies an hour before the
+        replay's end, the share that had not started an hour after it (None where no job was told).
     """
     hours = world.duration_s / HOUR
     end = outcome.start + world.duration_s
@@ -72,8 +74,15 @@ def measure(world: World, outcome: Played) -> dict[str, Any]:
         "slowdown": _spread(slowdown),
         "eta": eta_accuracy(world, outcome, outcome.eta),
         "eta_submit": eta_accuracy(world, outcome, outcome.eta_submit),
+        "later_than_told": _later_than_told(world, outcome),
         "plans": outcome.plans,
     }
+
+
+def _later_than_told(world: World, outcome: Played) -> float | None:
+    due = outcome.told_start + HOUR
+    seen = np.flatnonzero(due <= world.end_s)
+    return float((outcome.start[seen] > due[seen]).mean()) if len(seen) else None
 
 
 def value_limit(world: World) -> float:

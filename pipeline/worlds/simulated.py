@@ -44,6 +44,8 @@ class Played:
         The first GPU of each job's block; -1 where it did not start.
     eta_submit : ndarray of shape (jobs, 3) or empty
         Expected ends told at submission, or at the first decision after it; NaN where none was told.
+    told_start : ndarray of shape (jobs,) or empty
+        Planned start in seconds, as it was told first to a job that had to wait; NaN where none was told.
     cells
         Each change of an app's GPUs: the instant in seconds, the app's number, its GPUs from then on.
     """
@@ -56,6 +58,7 @@ class Played:
     plans: int = 0
     eta_submit: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    told_start: np.ndarray = field(default_factory=lambda: np.empty(0))
     cells: list[tuple[float, int, tuple[int, ...]]] = field(default_factory=list)
 
 
@@ -94,6 +97,7 @@ class Simulated:
             np.zeros((apps, world.hours)),
             eta=np.full((n, 3), np.nan),
             eta_submit=np.full((n, 3), np.nan),
+            told_start=np.full(n, np.nan),
             first=np.full(n, -1, np.int64),
             cells=[(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)],
         )
@@ -257,6 +261,8 @@ class Simulated:
         ):
             j = number[p.job]
             self.played.eta_submit[j] = self.now_s + step_s * last
+            if p.start > 0:
+                self.played.told_start[j] = self.now_s + step_s * p.start
             told = [iso(instant_of(problem, float(at))) for at in (first[0], first[2], last[0], last[2])]
             if told[1] > now:
                 self._told[j] = (told[0], told[1], told[2], told[3])

@@ -61,6 +61,25 @@ def test_nothing_moves_while_nothing_but_time_changes(tmp_path: Path, seed: int)
         }
 
 
+@pytest.mark.parametrize(("price", "first"), [(0.0, "late"), (50.0, "early")])
+def test_a_told_start_is_kept_where_moving_it_has_a_price(tmp_path: Path, price: float, first: str) -> None:
+    """A job is told to start next; one that is worth more arrives, which takes its turn where told starts are free."""
+    world, state = World(tmp_path / "site", gpus=8, node_size=8), StateStore(tmp_path / "state.db")
+    settings = Settings(policy=POLICY.model_copy(update={"promise_price": price}))
+    world.run("r", 0, 8, 4)
+    world.submit("early", 8, 4, 4)
+    for arrival in ("late", None):
+        commit = tick(state, Files(world.write()), world.now, settings, estimators={"recurring": Told()})
+        world.obey(commit.document)
+        world.advance()
+        if arrival is not None:
+            world.submit(arrival, 8, 4, 9)
+    kept = state.plan(commit.tick)
+    assert kept is not None
+    at = {p["job"]: p["start"] for p in kept["plan"]["placements"]}
+    assert min(("early", "late"), key=at.__getitem__) == first
+
+
 def test_on_stale_files_nothing_is_started_and_that_is_told(tmp_path: Path) -> None:
     world, state = World(tmp_path / "site", gpus=2), StateStore(tmp_path / "state.db")
     world.submit("j", 1, 3, 5)
