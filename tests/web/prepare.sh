@@ -6,7 +6,10 @@ if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; th
     echo "make test-web: skipped: no chromium here, and no root with apt-get to install it"
     exit 3
   fi
-  apt-get update -qq
+  apt-get update -qq || {
+    echo "make test-web: skipped: Debian's packages cannot be fetched here"
+    exit 3
+  }
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null || {
     echo "make test-web: skipped: Debian's package of chromium cannot be installed here"
     exit 3
