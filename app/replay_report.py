@@ -11,7 +11,7 @@ import pandas as pd
 from tidegrid.app import replay_grid
 from tidegrid.app.board import COLOURS
 from tidegrid.app.report import figure_html, table_html, write_page
-from tidegrid.pipeline.replay import Result, World
+from tidegrid.pipeline.replay import Result, Trace
 from tidegrid.pipeline.replay.measures import by_size, by_user, eta_errors, regret, timeline, users
 from tidegrid.pipeline.worlds.trace import HOUR
 
@@ -34,7 +34,7 @@ GRIDS = ("rolling", "fifo")
 
 
 def write_replay_report(
-    world: World,
+    trace: Trace,
     results: Sequence[Result],
     path: str | Path,
     *,
@@ -46,7 +46,7 @@ def write_replay_report(
 
     Parameters
     ----------
-    world
+    trace
         What really happened.
     results
         The policies' results on it, in the order in which they are shown.
@@ -61,37 +61,37 @@ def write_replay_report(
     """
     drawn = [r for name in GRIDS for r in results if r.policy == name]
     drawn = drawn or [*results[:1], *results[1:][-1:]]
-    parts = [f"<h1>{html.escape(title)}</h1>", *_head(world, notes)]
+    parts = [f"<h1>{html.escape(title)}</h1>", *_head(trace, notes)]
     parts += ["<h2>Policies</h2>", _policies(results), _value_and_wait(results)]
     regrets = regret({r.policy: r.figures["value"] for r in results})
     if regrets:
         parts += ["<h2>What forecasts are worth</h2>", _regrets(regrets)]
-    parts += ["<h2>Waits</h2>", _waits(world, results), _sizes(world, results), _users(world, results)]
-    parts += ["<h2>Expected ends</h2>", _etas(world, results)]
-    parts += ["<h2>Hour by hour</h2>", _timelines(world, results)]
-    if world.apps:
+    parts += ["<h2>Waits</h2>", _waits(trace, results), _sizes(trace, results), _users(trace, results)]
+    parts += ["<h2>Expected ends</h2>", _etas(trace, results)]
+    parts += ["<h2>Hour by hour</h2>", _timelines(trace, results)]
+    if trace.apps:
         parts += ["<h2>Realtime</h2>", _apps(results)]
-    parts += ["<h2>Who had which GPU when</h2>", *_grids(world, drawn, day)]
+    parts += ["<h2>Who had which GPU when</h2>", *_grids(trace, drawn, day)]
     write_page(path, title, parts)
 
 
-def _days(world: World) -> str:
-    days = f"{world.end_s / HOUR / 24:.3g}"
+def _days(trace: Trace) -> str:
+    days = f"{trace.end_s / HOUR / 24:.3g}"
     return f"{days} day" if days == "1" else f"{days} days"
 
 
-def _head(world: World, notes: Sequence[str]) -> list[str]:
-    nodes = f" in nodes of {world.node_size}" if world.node_size else ""
+def _head(trace: Trace, notes: Sequence[str]) -> list[str]:
+    nodes = f" in nodes of {trace.node_size}" if trace.node_size else ""
     line = (
-        f"{len(world.jobs):,} jobs of {len(set(users(world))):,} users on {world.gpus:,} GPUs{nodes}, "
-        f"{_days(world)} from {world.start:%Y-%m-%d %H:%M} UTC; "
-        f"{len(world.apps)} realtime app{'' if len(world.apps) == 1 else 's'}"
+        f"{len(trace.jobs):,} jobs of {len(set(users(trace))):,} users on {trace.gpus:,} GPUs{nodes}, "
+        f"{_days(trace)} from {trace.start:%Y-%m-%d %H:%M} UTC; "
+        f"{len(trace.apps)} realtime app{'' if len(trace.apps) == 1 else 's'}"
     )
     caveats = (
         "A simulation: jobs take as long in it as they took in the trace, whatever runs beside them; priorities are "
         "drawn by a seeded rule, one a user; traffic is scaled to the pool and repeated where the trace is longer."
     )
-    digest = f"world {world.digest()[:16]}"
+    digest = f"trace {trace.digest()[:16]}"
     return [f'<p class="note">{html.escape(t)}</p>' for t in (line, *notes, caveats, digest)]
 
 
@@ -175,16 +175,16 @@ def _regrets(regrets: Sequence[dict[str, Any]]) -> str:
     return _note(text) + figure_html(bars, layout, "regret") + table_html(frame)
 
 
-def _waits(world: World, results: Sequence[Result]) -> str:
+def _waits(trace: Trace, results: Sequence[Result]) -> str:
     names = [r.policy for r in results][::-1]
     shares = []
     for r in reversed(results):
         started = np.isfinite(r.outcome.start)
-        wait = (r.outcome.start[started] - world.submit_s[started]) / HOUR
+        wait = (r.outcome.start[started] - trace.submit_s[started]) / HOUR
         # a wait of exactly a minute is what taking events of a minute together costs
         counts = np.histogram(wait, bins=[-np.inf, *(limit + 1e-9 for _, limit in WAITS)])[0]
         shares.append([*counts, (~started).sum()])
-    table = 100 * np.array(shares, float) / max(1, len(world.jobs))
+    table = 100 * np.array(shares, float) / max(1, len(trace.jobs))
     labels = [*(label for label, _ in WAITS), "not started"]
     bars = [
         {"type": "bar", "orientation": "h", "y": names, "x": table[:, k].round(2).tolist(), "name": label,
@@ -199,10 +199,10 @@ def _waits(world: World, results: Sequence[Result]) -> str:
     return figure_html(bars, layout, "waits")
 
 
-def _sizes(world: World, results: Sequence[Result]) -> str:
+def _sizes(trace: Trace, results: Sequence[Result]) -> str:
     rows, bars = [], []
     for i, r in enumerate(results):
-        sizes = by_size(world, r.outcome)
+        sizes = by_size(trace, r.outcome)
         rows += [
             (row["gpus"], i, {"GPUs": str(row["gpus"]), "policy": r.policy, **_group(row)}) for row in sizes
         ]
@@ -232,8 +232,8 @@ def _group(row: Mapping[str, Any]) -> dict[str, str]:
     return cells
 
 
-def _users(world: World, results: Sequence[Result]) -> str:
-    tables = [by_user(world, r.outcome) for r in results]
+def _users(trace: Trace, results: Sequence[Result]) -> str:
+    tables = [by_user(trace, r.outcome) for r in results]
     boxes = [
         {"type": "box", "y": [round(row["wait_h"]["mean"], 3) for row in rows], "name": r.policy, "boxpoints": False,
          "marker": {"color": _colour(i)}, "showlegend": False}
@@ -262,7 +262,7 @@ def _users(world: World, results: Sequence[Result]) -> str:
     return figure_html(boxes, layout, "waits-by-user") + _note(text) + table_html(pd.DataFrame(frame))
 
 
-def _etas(world: World, results: Sequence[Result]) -> str:
+def _etas(trace: Trace, results: Sequence[Result]) -> str:
     rows, lines = [], []
     at = np.concatenate([[0.0], np.geomspace(0.1, 60 * 24 * 10, 120)])
     for i, r in enumerate(results):
@@ -284,7 +284,7 @@ def _etas(world: World, results: Sequence[Result]) -> str:
                     _percent(short["within_30_min"]),
                 }
             )  # fmt: skip
-            off = eta_errors(world, r.outcome, eta)
+            off = eta_errors(trace, r.outcome, eta)
             share = 100 * np.searchsorted(off, at, side="right") / max(1, len(off))
             lines.append(
                 {"type": "scatter", "mode": "lines", "x": at.round(3).tolist(), "y": share.round(2).tolist(),
@@ -309,8 +309,8 @@ def _etas(world: World, results: Sequence[Result]) -> str:
     return _note(text) + table_html(pd.DataFrame(rows), left=2) + figure_html(lines, layout, "eta-errors")
 
 
-def _timelines(world: World, results: Sequence[Result]) -> str:
-    tables = [timeline(world, r.outcome) for r in results]
+def _timelines(trace: Trace, results: Sequence[Result]) -> str:
+    tables = [timeline(trace, r.outcome) for r in results]
     out = [
         _note(
             "GPUs at work: jobs below, the GPUs that apps hold above them, free ones white up to the dashed line. What "
@@ -318,7 +318,7 @@ def _timelines(world: World, results: Sequence[Result]) -> str:
         )
     ]
     for i, (r, table) in enumerate(zip(results, tables, strict=True)):
-        out.append(figure_html(*_timeline(world, r.policy, table), f"timeline-{i}"))
+        out.append(figure_html(*_timeline(trace, r.policy, table), f"timeline-{i}"))
     waiting = [
         {"type": "scatter", "mode": "lines", "x": _hours(table), "y": table["waiting"].round(1).tolist(),
          "name": r.policy, "line": {"color": _colour(i), "width": 1.4}}
@@ -332,7 +332,7 @@ def _timelines(world: World, results: Sequence[Result]) -> str:
     return "\n".join([*out, figure_html(waiting, layout, "waiting")])
 
 
-def _timeline(world: World, policy: str, table: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
+def _timeline(trace: Trace, policy: str, table: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
     x = _hours(table)
     y = {name: table[name].round(2).tolist() for name in table.columns if name != "hour"}
     line = {"type": "scatter", "mode": "lines", "x": x}
@@ -348,16 +348,16 @@ def _timeline(world: World, policy: str, table: pd.DataFrame) -> tuple[list[Any]
          "line": {"color": "#a8002d", "width": 1.6, "shape": "hv"}},
     ]  # fmt: skip
     roof = {
-        "type": "line", "x0": x[0], "x1": x[-1], "y0": world.gpus, "y1": world.gpus,
+        "type": "line", "x0": x[0], "x1": x[-1], "y0": trace.gpus, "y1": trace.gpus,
         "line": {"color": "#5c6670", "width": 1, "dash": "dash"},
     }  # fmt: skip
     layout = {
         "title": {"text": f"{html.escape(policy)}: GPU-hours an hour", "font": {"size": 14}, "x": 0.01},
         "height": 270, "hovermode": "x unified", "shapes": [roof], "xaxis": {"type": "date"}, "margin": MARGIN,
         "legend": {"orientation": "h", "y": -0.22, "traceorder": "normal"},
-        "yaxis": {"range": [0, 1.1 * world.gpus], "gridcolor": "#eee"},
+        "yaxis": {"range": [0, 1.1 * trace.gpus], "gridcolor": "#eee"},
     }  # fmt: skip
-    return traces if world.apps else traces[:1], layout
+    return traces if trace.apps else traces[:1], layout
 
 
 def _hours(table: pd.DataFrame) -> list[str]:
@@ -380,19 +380,19 @@ def _apps(results: Sequence[Result]) -> str:
     return _note(text) + table_html(pd.DataFrame(rows), left=2)
 
 
-def _grids(world: World, drawn: Sequence[Result], day: int | None) -> list[str]:
-    days = max(1, int(np.ceil(world.end_s / HOUR / 24 - 1e-9)))
+def _grids(trace: Trace, drawn: Sequence[Result], day: int | None) -> list[str]:
+    days = max(1, int(np.ceil(trace.end_s / HOUR / 24 - 1e-9)))
     day = min(days - 1, days // 2 if day is None else max(0, day))
-    first, last = day * 24 * HOUR, min(world.end_s, (day + 1) * 24 * HOUR)
+    first, last = day * 24 * HOUR, min(trace.end_s, (day + 1) * 24 * HOUR)
     out = [_note("All of the replay, a row a node, a column an hour: blue jobs, orange realtime, grey free.")]
     with_blocks = [r for r in drawn if len(r.outcome.first)]
     for i, r in enumerate(with_blocks):
-        out.append(replay_grid.overview(world, r.outcome, r.policy, f"overview-{i}"))
+        out.append(replay_grid.overview(trace, r.outcome, r.policy, f"overview-{i}"))
     minutes = (last - first) / replay_grid.WINDOW_COLUMNS / 60
     text = f"Day {day + 1}, a row a GPU, looked at every {minutes:.3g} minutes: shorter jobs may lie between two looks."
-    out += [_note(text), replay_grid.key(world)]
+    out += [_note(text), replay_grid.key(trace)]
     for i, r in enumerate(with_blocks):
-        out.append(replay_grid.window(world, r.outcome, first, last, r.policy, f"window-{i}"))
+        out.append(replay_grid.window(trace, r.outcome, first, last, r.policy, f"window-{i}"))
     return out
 
 

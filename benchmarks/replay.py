@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.replay import Result, World, sweep, world_from_traces
+from tidegrid.pipeline.replay import Result, Trace, sweep, trace_from_files
 from tidegrid.pipeline.replay.measures import digest, regret
 from tidegrid.pipeline.replay.run import run_one
 from tidegrid.pipeline.replay.tuning import UNMET_SHARE, tune, with_parameters
@@ -46,11 +46,11 @@ DRAIN_DAYS = 7
 SERIES = ("m-mid", "m-small")
 
 
-def world(
+def load(
     args: argparse.Namespace, gpus: int, trace: str = "helios_venus15k", seed: int | None = None
-) -> World:
+) -> Trace:
     folder = Path(args.data)
-    return world_from_traces(
+    return trace_from_files(
         folder / "traces" / f"{trace}.csv.gz",
         folder / "traffic" / "servegen_totals.csv.gz",
         gpus=gpus,
@@ -63,7 +63,7 @@ def world(
 
 def play(
     args: argparse.Namespace,
-    on: World,
+    on: Trace,
     policies: Sequence[str],
     policy: Policy | None = None,
     label: str = "",
@@ -118,20 +118,20 @@ def share(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
-def said(on: World) -> str:
-    """State the world: its size, and how contended it is."""
+def said(on: Trace) -> str:
+    """State the trace: its size, and how contended it is."""
     hours = on.end_s / 3600
     asked = float((on.block * on.duration_s).sum()) / on.end_s
     demand = float(on.demand().sum()) / hours if on.apps else 0.0
     return (
         f"{len(on.jobs)} jobs, {hours / 24:.2f} days, {on.gpus} GPUs; jobs ask for {asked:.0f} GPUs and realtime for "
-        f"{demand:.0f} on average; world {on.digest()[:12]}"
+        f"{demand:.0f} on average; trace {on.digest()[:12]}"
     )
 
 
 def policies(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (640, 768):
-        on = world(args, gpus)
+        on = load(args, gpus)
         found = play(args, on, args.policy or (*QUEUES, *LOOPS), label=said(on))
         compare(found)
         if args.report:
@@ -163,13 +163,13 @@ def compare(found: Mapping[str, Result]) -> None:
 
 def jobs_alone(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (640,):
-        on = drained(world(args, gpus).without_apps().equal_priorities())
+        on = drained(load(args, gpus).without_apps().equal_priorities())
         found = play(args, on, args.policy or ALONE, label=said(on))
         if args.report:
             write(args, on, list(found.values()), gpus)
 
 
-def drained(on: World) -> World:
+def drained(on: Trace) -> Trace:
     """Go on after the last submission until every job can have ended: times to completion are then true."""
     last = float((on.submit_s + on.duration_s).max()) + DRAIN_DAYS * 86400.0
     return replace(on, end_s=3600.0 * math.ceil(last / 3600.0))
@@ -177,7 +177,7 @@ def drained(on: World) -> World:
 
 def eta(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (640,):
-        on = world(args, gpus)
+        on = load(args, gpus)
         for name, result in play(args, on, args.policy or ("rolling",), label=said(on)).items():
             print_row(
                 [
@@ -200,7 +200,7 @@ def eta(args: argparse.Namespace) -> None:
 
 def drac(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (DRAC_GPUS,):
-        on = world(args, gpus, "drac_cedar_gpu")
+        on = load(args, gpus, "drac_cedar_gpu")
         found = play(args, on, args.policy or DRAC, label=said(on))
         compare(found)
         if args.report:
@@ -213,7 +213,7 @@ def variants(
     names: Sequence[str] = ("rolling", "rolling_perfect"),
 ) -> None:
     for gpus in args.gpus or (640,):
-        on = world(args, gpus)
+        on = load(args, gpus)
         for label, policy in named.items():
             play(args, on, args.policy or names, policy, f"{label}: {said(on)}")
 
@@ -233,7 +233,7 @@ def guard(args: argparse.Namespace) -> None:
 
 def speed(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (640,):
-        on = world(args, gpus)
+        on = load(args, gpus)
         warm_up(args, args.policy or (*QUEUES, *LOOPS))
         print(said(on))
         print_row(["policy", "CPU s", "plans", "CPU ms a plan"])
@@ -249,13 +249,13 @@ def speed(args: argparse.Namespace) -> None:
 
 def warm_up(args: argparse.Namespace, names: Sequence[str]) -> None:
     """Load compiled code, so that it is not counted as a policy's own time."""
-    short = world(argparse.Namespace(**{**vars(args), "days": 0.25, "skip_days": 0}), 64)
+    short = load(argparse.Namespace(**{**vars(args), "days": 0.25, "skip_days": 0}), 64)
     for name in names:
         run_one(short, name)
 
 
 def same(args: argparse.Namespace) -> None:
-    on = world(args, (args.gpus or [640])[0])
+    on = load(args, (args.gpus or [640])[0])
     parameters, options = with_parameters(args.parameters)
     print(said(on))
     print_row(["policy", "first replay", "second replay, in another process", "the same bytes", "CPU s"])
@@ -280,11 +280,11 @@ def dask_workers(args: argparse.Namespace) -> None:
     except ImportError:
         raise InputError("the package distributed is not installed", fix="install tidegrid[dask]") from None
     gpus = (args.gpus or [640])[0]
-    worlds = {f"seed {seed}": world(args, gpus, seed=args.seed + seed) for seed in range(8)}
+    traces = {f"seed {seed}": load(args, gpus, seed=args.seed + seed) for seed in range(8)}
     names = args.policy or ("rolling",)
     parameters, options = with_parameters(args.parameters)
-    short = replace(next(iter(worlds.values())), end_s=3600.0)
-    print(said(next(iter(worlds.values()))))
+    short = replace(next(iter(traces.values())), end_s=3600.0)
+    print(said(next(iter(traces.values()))))
     # the workers' sampling profiler costs a replay several percent
     dask.config.set({"distributed.worker.profile.enabled": False})
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
@@ -292,12 +292,12 @@ def dask_workers(args: argparse.Namespace) -> None:
             # imports and compiled code are loaded on both sides before the clock runs
             client.run(lambda: [run_one(short, name, parameters, **options) for name in names] and None)
             began = time.perf_counter()
-            beside = sweep(worlds, names, parameters, backend="dask", **options)
+            beside = sweep(traces, names, parameters, backend="dask", **options)
             two = time.perf_counter() - began
         for name in names:
             run_one(short, name, parameters, **options)
         began = time.perf_counter()
-        alone = sweep(worlds, names, parameters, **options)
+        alone = sweep(traces, names, parameters, **options)
         one = time.perf_counter() - began
     alike = all(digest(alone[k].outcome) == digest(beside[k].outcome) for k in alone)
     print_row(["measure", "found"])
@@ -313,8 +313,8 @@ def dask_workers(args: argparse.Namespace) -> None:
 
 def search(args: argparse.Namespace) -> None:
     gpus = (args.gpus or [640])[0]
-    worlds = {f"seed {seed}": world(args, gpus, seed=seed) for seed in args.seeds or (args.seed,)}
-    for name, on in worlds.items():
+    traces = {f"seed {seed}": load(args, gpus, seed=seed) for seed in args.seeds or (args.seed,)}
+    for name, on in traces.items():
         print(f"{name}: {said(on)}")
     parameters, options = with_parameters(args.parameters)
     tried = dict(map(values, args.tries)) or None
@@ -329,7 +329,7 @@ def search(args: argparse.Namespace) -> None:
 
     name = (args.policy or ("rolling",))[0]
     result = tune(
-        worlds,
+        traces,
         tried,
         unmet_share=args.unmet,
         base=parameters,
@@ -343,7 +343,7 @@ def search(args: argparse.Namespace) -> None:
     print(f"\nbest at {share(args.unmet)} unmet{within}: --set {best}")
 
 
-def write(args: argparse.Namespace, on: World, results: Sequence[Result], gpus: int) -> None:
+def write(args: argparse.Namespace, on: Trace, results: Sequence[Result], gpus: int) -> None:
     from tidegrid.app.replay_report import write_replay_report
 
     path = Path(args.report)

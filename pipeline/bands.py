@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from tidegrid.pipeline.records import Outcome
+from tidegrid.pipeline.memory import Outcome
 
 WIDTH_STEP = 0.03
 """Step of a width at an outcome, on its logarithm (adaptive conformal inference, Gibbs and Candès 2021)."""

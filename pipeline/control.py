@@ -17,8 +17,8 @@ from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.decide import Decision, decide
 from tidegrid.pipeline.forecast import RECORD_DAYS, Estimating, Forecaster
 from tidegrid.pipeline.hours import unmet_hours
+from tidegrid.pipeline.memory import Changes, Hold, iso
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Changes, Hold, iso
 from tidegrid.pipeline.rolling.commit import as_json, aside_notes, decided, holds_of, rested_on, told
 from tidegrid.pipeline.rolling.reconcile import reconcile
 from tidegrid.pipeline.rolling.store import Commit, StateStore

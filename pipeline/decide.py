@@ -13,9 +13,9 @@ from tidegrid.pipeline.bands import Widths
 from tidegrid.pipeline.continuity import Kept, continued, promised
 from tidegrid.pipeline.etas import deadline_risks, eta_table
 from tidegrid.pipeline.forecast import Forecast, Forecaster
+from tidegrid.pipeline.memory import Event, iso
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.problem import build_problem, held_back
-from tidegrid.pipeline.records import Event, iso
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
 

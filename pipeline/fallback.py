@@ -10,8 +10,8 @@ from tidegrid.estimators import Estimator
 from tidegrid.estimators.base import as_levels, quantile_frame
 from tidegrid.estimators.realtime.clean import clean
 from tidegrid.pipeline.demand import capacity_of, kept_gpus
+from tidegrid.pipeline.memory import Event
 from tidegrid.pipeline.naive import NaiveDemand
-from tidegrid.pipeline.records import Event
 
 FALLBACK, HELD = "the same hour a week before", "what it holds"
 """The rungs below the estimator."""

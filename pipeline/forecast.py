@@ -31,8 +31,8 @@ from tidegrid.pipeline.estimates import (
 )
 from tidegrid.pipeline.fallback import SureDemand
 from tidegrid.pipeline.hours import BAND, arrived, next_hours, record_of
+from tidegrid.pipeline.memory import Event, Hour, iso
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Event, Hour, iso
 from tidegrid.pipeline.state import State
 
 LATE = pd.Timedelta(hours=2)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tidegrid.data import Cluster
 from tidegrid.pipeline.demand import gpus_needed
-from tidegrid.pipeline.records import Event, Hold, Hour, Unmet, iso
+from tidegrid.pipeline.memory import Event, Hold, Hour, Unmet, iso
 
 HOUR = pd.Timedelta(hours=1)
 

@@ -10,8 +10,8 @@ import pandas as pd
 from tidegrid.data import History
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.forecast import Estimating, Forecast
+from tidegrid.pipeline.memory import Hour
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Hour
 from tidegrid.pipeline.state import State
 
 HOUR = pd.Timedelta(hours=1)

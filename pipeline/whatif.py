@@ -18,8 +18,8 @@ from tidegrid.pipeline.bands import Widths
 from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.control import Settings
 from tidegrid.pipeline.decide import Decision, decide
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import iso
 from tidegrid.pipeline.resident import Resident
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.state import State

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tidegrid.errors import InputError
-from tidegrid.scheduler.records import FIXES
+from tidegrid.scheduler.schema import FIXES
 from tidegrid.validation import shown
 
 if TYPE_CHECKING:

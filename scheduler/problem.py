@@ -15,7 +15,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
 from tidegrid.scheduler.consistency import check_consistent
-from tidegrid.scheduler.records import FIXES, MAX_COUNT, Amount, Count, Id, Index, Record
+from tidegrid.scheduler.schema import FIXES, MAX_COUNT, Amount, Count, Id, Index, Record
 
 MAX_GPUS = 1_000_000
 MAX_STEPS = 100_000

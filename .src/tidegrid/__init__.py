@@ -32,7 +32,7 @@ _PLACES = {
     "Site": "pipeline.site",
     "State": "pipeline.state",
     "TrainingEstimator": "estimators.training",
-    "World": "pipeline.worlds.trace",
+    "Trace": "pipeline.worlds.trace",
     "check": "scheduler",
     "decide": "pipeline.decide",
     "explain": "scheduler",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tidegrid.pipeline.site import Site
     from tidegrid.pipeline.state import State
     from tidegrid.pipeline.train import fit_all
-    from tidegrid.pipeline.worlds.trace import World
+    from tidegrid.pipeline.worlds.trace import Trace
     from tidegrid.scheduler import Plan, Problem, check
     from tidegrid.scheduler.explain import explain
     from tidegrid.scheduler.solve import solve

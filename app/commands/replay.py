@@ -33,7 +33,7 @@ from tidegrid.errors import InputError
 
 if TYPE_CHECKING:
     from tidegrid.pipeline.policy import Policy
-    from tidegrid.pipeline.replay import Result, World
+    from tidegrid.pipeline.replay import Result, Trace
 
 EXAMPLE = (
     "Example: `tidegrid replay trace.csv.gz --traffic traffic.csv.gz --gpus 640 --days 3 "
@@ -120,7 +120,7 @@ def replay(
 ) -> None:
     """Replay a trace under several policies, which do not see its true durations and demand."""
     from tidegrid.files import check_outputs
-    from tidegrid.pipeline.replay import sweep, world_from_traces
+    from tidegrid.pipeline.replay import sweep, trace_from_files
     from tidegrid.pipeline.replay.sweep import check_policies
     from tidegrid.pipeline.replay.tuning import check_grid, read_parameters, with_parameters
 
@@ -148,7 +148,7 @@ def replay(
     notes: list[str] = []
     aside: list[InputError] = []
     with engine(backend, scheduler) as backend, progress(f"reading {trace}", quiet=json_) as step:
-        world = world_from_traces(
+        made = trace_from_files(
             trace,
             traffic,
             gpus=gpus,
@@ -163,15 +163,15 @@ def replay(
             notes=notes,
             set_aside=aside,
         )
-        left_out = _left_out(world, gpus)
-        if day is not None and (day - 1) * 86400.0 >= world.end_s:
-            last = math.ceil(world.end_s / 86400.0)
+        left_out = _left_out(made, gpus)
+        if day is not None and (day - 1) * 86400.0 >= made.end_s:
+            last = math.ceil(made.end_s / 86400.0)
             raise InputError(f"the replay has no day {day}", field="--grid-day", fix=f"give 1 to {last}")
         if equal:
-            world = world.equal_priorities()
+            made = made.equal_priorities()
         if tune:
             name = policies[0] if policies else "rolling"
-            what = f"searching the parameters of {name} on {len(world.jobs):,} jobs"
+            what = f"searching the parameters of {name} on {len(made.jobs):,} jobs"
             step(what)
 
             tried = []
@@ -181,7 +181,7 @@ def replay(
                 step(f"{what}: {len(tried)} settings tried")
 
             _tune(
-                world,
+                made,
                 name,
                 policy,
                 options,
@@ -197,22 +197,22 @@ def replay(
             )
             raise typer.Exit(REFUSED if aside else DONE)
         names = policies or ["fifo", "fifo_backfill", "easy_priority", "rolling"]
-        what = f"playing {len(world.jobs):,} jobs against {', '.join(names)}"
+        what = f"playing {len(made.jobs):,} jobs against {', '.join(names)}"
         step(what)
         found = sweep(
-            {"": world}, names, policy, jobs=jobs, backend=backend,
+            {"": made}, names, policy, jobs=jobs, backend=backend,
             each=lambda done: step(f"{what}: {done} of {len(names)} played"), **options,
         )  # fmt: skip
         results = list(found.values())
         if report:
             step(f"drawing {report}")
-            _report(world, results, report, trace, traffic, equal, day)
+            _report(made, results, report, trace, traffic, equal, day)
     if json_:
         print_json(
             {
-                "world": world.digest(),
-                "left_out": world.left_out,
-                "policies": {r.policy: _details(world, r) for r in results},
+                "trace": made.digest(),
+                "left_out": made.left_out,
+                "policies": {r.policy: _details(made, r) for r in results},
                 "notes": notes,
             }
             | set_aside_json(aside)
@@ -226,8 +226,8 @@ def replay(
     raise typer.Exit(REFUSED if aside else DONE)
 
 
-def _left_out(world: "World", gpus: int) -> list[str]:
-    count = world.left_out
+def _left_out(made: "Trace", gpus: int) -> list[str]:
+    count = made.left_out
     if not count:
         return []
     return [f"{count:,} jobs of the trace were left out: without an end, or wider than {gpus} GPUs"]
@@ -286,19 +286,19 @@ def _table(results: "Sequence[Result]") -> None:
     table("", columns, rows)
 
 
-def _details(world: "World", result: "Result") -> dict[str, Any]:
+def _details(made: "Trace", result: "Result") -> dict[str, Any]:
     from tidegrid.pipeline.replay.measures import by_size, by_user, digest
 
     return {
         **result.figures,
         "digest": digest(result.outcome),
-        "by_size": by_size(world, result.outcome),
-        "by_user": by_user(world, result.outcome),
+        "by_size": by_size(made, result.outcome),
+        "by_user": by_user(made, result.outcome),
     }
 
 
 def _report(
-    world: "World",
+    made: "Trace",
     results: "Sequence[Result]",
     path: Path,
     trace: Path,
@@ -310,11 +310,11 @@ def _report(
 
     notes = [f"Jobs: {trace.name}, GPU counts rounded up to powers of two."]
     if traffic is not None:
-        notes.append(f"Traffic: {traffic.name}: {', '.join(app.id for app in world.apps)}.")
+        notes.append(f"Traffic: {traffic.name}: {', '.join(app.id for app in made.apps)}.")
     if equal:
         notes.append("All jobs have one priority.")
     write_replay_report(
-        world,
+        made,
         results,
         path,
         title=f"Replay of {trace.name}",
@@ -324,7 +324,7 @@ def _report(
 
 
 def _tune(
-    world: "World",
+    made: "Trace",
     name: str,
     policy: "Policy",
     options: dict[str, Any],
@@ -342,14 +342,14 @@ def _tune(
     from tidegrid.pipeline.replay.tuning import tune
 
     found = tune(
-        world, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend,
+        made, grid, unmet_share=unmet, base=policy, options=options, name=name, jobs=jobs, backend=backend,
         each=each,
     )  # fmt: skip
     if out is not None:
         write_json(out, found.policy.model_dump() | found.options)
     if json_:
         rows = found.table.to_dict(orient="records")
-        best = {"world": world.digest(), "best": found.best, "within": found.within, "settings": rows}
+        best = {"trace": made.digest(), "best": found.best, "within": found.within, "settings": rows}
         print_json(best | {"notes": list(notes)} | set_aside_json(aside))
         return
     shares, counts = ("value_share", "unmet_share", "utilization"), ("value", "plans")

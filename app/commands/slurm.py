@@ -277,7 +277,7 @@ def trial(
             timezone=timezone,
         )
         if not (gpus or sizes):
-            notes.append(f"GPUs: {cut.world.gpus}, the most that were in use at once; --gpus says otherwise")
+            notes.append(f"GPUs: {cut.trace.gpus}, the most that were in use at once; --gpus says otherwise")
         results = play(cut)
         notes.append("The site: when each job really started. All jobs have one priority.")
         notes.append("Every policy begins with what ran and waited at the site when the days began.")
@@ -286,7 +286,7 @@ def trial(
         )
         step(f"drawing {out}")
         title = f"Trial: the last {days:g} days" + (f" of {kind}" if kind else "")
-        write_replay_report(cut.world, results, out, title=title, notes=notes)
+        write_replay_report(cut.trace, results, out, title=title, notes=notes)
     if json_:
         told = {r.policy: dict(r.figures) for r in results}
         print_json({"report": str(out), "policies": told, "notes": notes} | set_aside_json(aside))

@@ -21,7 +21,7 @@ from tidegrid.pipeline.bands import widths_of
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.control import REFITTED, champions, remembered, tick
 from tidegrid.pipeline.forecast import RECORD_DAYS
-from tidegrid.pipeline.records import Changes, iso
+from tidegrid.pipeline.memory import Changes, iso
 from tidegrid.pipeline.resident import Resident
 from tidegrid.pipeline.rolling import Commit, StateStore
 from tidegrid.pipeline.rolling.lease import guard

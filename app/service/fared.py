@@ -9,7 +9,7 @@ from tidegrid.data import History
 from tidegrid.errors import InputError
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import inside
-from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.rolling import StateStore
 
 DAYS = 30

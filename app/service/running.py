@@ -23,7 +23,7 @@ from tidegrid.app.service.tokens import Tokens
 from tidegrid.app.service.view import View
 from tidegrid.app.service.worker import Worker
 from tidegrid.errors import InputError, TidegridError, printable
-from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.rolling.lease import Lease
 from tidegrid.pipeline.site import FILES

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from tidegrid.data import Cluster, History
-from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.state import State
 

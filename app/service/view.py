@@ -13,7 +13,7 @@ from tidegrid.app.service.fared import by_kind, by_series, models_of
 from tidegrid.app.service.savings import savings_of, tenants_of
 from tidegrid.data import Cluster, History
 from tidegrid.models import ModelStore
-from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.rolling import Commit, StateStore, accuracy
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, solve

@@ -2,6 +2,6 @@
 
 from tidegrid.pipeline.replay.run import POLICIES, Result
 from tidegrid.pipeline.replay.sweep import replay, sweep
-from tidegrid.pipeline.worlds.trace import World, world_from_traces
+from tidegrid.pipeline.worlds.trace import Trace, trace_from_files
 
-__all__ = ["POLICIES", "Result", "World", "replay", "sweep", "world_from_traces"]
+__all__ = ["POLICIES", "Result", "Trace", "replay", "sweep", "trace_from_files"]

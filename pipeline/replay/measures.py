@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.pipeline.worlds.simulated import Played
-from tidegrid.pipeline.worlds.trace import HOUR, World
+from tidegrid.pipeline.worlds.trace import HOUR, Trace
 
 HALF_LIFE_H = 24.0
 """Waiting that halves a job's value in ``value_discounted``."""
@@ -30,7 +30,7 @@ PLAIN = {"medians of history": "rolling_medians", "peak reservation": "rolling_p
 """What our forecasts replace, and the policy that does without them."""
 
 
-def measure(world: World, outcome: Played) -> dict[str, Any]:
+def measure(trace: Trace, outcome: Played) -> dict[str, Any]:
     """Return the figures of a policy.
 
     Returns
@@ -46,23 +46,23 @@ def measure(world: World, outcome: Played) -> dict[str, Any]:
         ``later_than_told``: of the jobs that were told to wait and whose told start lies an hour before the
         replay's end, the share that had not started an hour after it (None where no job was told).
     """
-    hours = world.duration_s / HOUR
-    end = outcome.start + world.duration_s
-    done = end <= world.end_s
-    worth = world.priority * world.block * hours
-    wait, jct, slowdown = _times(world, outcome)
-    ran = np.clip(np.minimum(end, world.end_s) - np.minimum(outcome.start, world.end_s), 0.0, None)
-    apps = by_app(world, outcome)
+    hours = trace.duration_s / HOUR
+    end = outcome.start + trace.duration_s
+    done = end <= trace.end_s
+    worth = trace.priority * trace.block * hours
+    wait, jct, slowdown = _times(trace, outcome)
+    ran = np.clip(np.minimum(end, trace.end_s) - np.minimum(outcome.start, trace.end_s), 0.0, None)
+    apps = by_app(trace, outcome)
     demanded = float(sum(app["demanded"] for app in apps))
     unmet = float(outcome.unmet.sum())
-    room = world.gpus * world.end_s / HOUR
-    value, limit = float(worth[done].sum()), value_limit(world)
+    room = trace.gpus * trace.end_s / HOUR
+    value, limit = float(worth[done].sum()), value_limit(trace)
     return {
         "value": value,
         "value_discounted": float((worth * 0.5 ** (wait / HALF_LIFE_H))[done].sum()),
         "value_limit": limit,
         "value_share_of_limit": value / limit if limit else 0.0,
-        "utilization": (float((world.block * ran).sum()) / HOUR + demanded - unmet) / room,
+        "utilization": (float((trace.block * ran).sum()) / HOUR + demanded - unmet) / room,
         "unmet": unmet,
         "unmet_share": unmet / demanded if demanded else 0.0,
         "by_app": apps,
@@ -72,20 +72,20 @@ def measure(world: World, outcome: Played) -> dict[str, Any]:
         "wait_h": _spread(wait),
         "jct_h": _spread(jct),
         "slowdown": _spread(slowdown),
-        "eta": eta_accuracy(world, outcome, outcome.eta),
-        "eta_submit": eta_accuracy(world, outcome, outcome.eta_submit),
-        "later_than_told": _later_than_told(world, outcome),
+        "eta": eta_accuracy(trace, outcome, outcome.eta),
+        "eta_submit": eta_accuracy(trace, outcome, outcome.eta_submit),
+        "later_than_told": _later_than_told(trace, outcome),
         "plans": outcome.plans,
     }
 
 
-def _later_than_told(world: World, outcome: Played) -> float | None:
+def _later_than_told(trace: Trace, outcome: Played) -> float | None:
     due = outcome.told_start + HOUR
-    seen = np.flatnonzero(due <= world.end_s)
+    seen = np.flatnonzero(due <= trace.end_s)
     return float((outcome.start[seen] > due[seen]).mean()) if len(seen) else None
 
 
-def value_limit(world: World) -> float:
+def value_limit(trace: Trace) -> float:
     """Return an upper limit of the value of every policy that serves all realtime demand.
 
     A relaxation: jobs are GPU-hours that may be cut anywhere and run on any number of GPUs at once, from their submit
@@ -95,27 +95,27 @@ def value_limit(world: World) -> float:
     idles while it has work). Serving higher priorities first attains it for all priorities at once, so the limit is
     the sum of these over the priorities, each times its distance to the next lower one.
     """
-    hours = world.duration_s / HOUR
-    possible = (world.submit_s + world.duration_s <= world.end_s) & (world.block <= world.gpus)
-    edges = np.minimum(np.arange(world.hours + 1) * HOUR, world.end_s)
-    left = np.maximum(world.gpus - world.demand().sum(axis=0), 0)
+    hours = trace.duration_s / HOUR
+    possible = (trace.submit_s + trace.duration_s <= trace.end_s) & (trace.block <= trace.gpus)
+    edges = np.minimum(np.arange(trace.hours + 1) * HOUR, trace.end_s)
+    left = np.maximum(trace.gpus - trace.demand().sum(axis=0), 0)
     served = np.concatenate([[0.0], np.cumsum(left * np.diff(edges) / HOUR)])
     limit, below = 0.0, 0.0
-    for priority in np.unique(world.priority[possible]):
-        at_least = possible & (world.priority >= priority)
-        work = world.block[at_least] * hours[at_least]
-        since = served[-1] - np.interp(world.submit_s[at_least], edges, served)
+    for priority in np.unique(trace.priority[possible]):
+        at_least = possible & (trace.priority >= priority)
+        work = trace.block[at_least] * hours[at_least]
+        since = served[-1] - np.interp(trace.submit_s[at_least], edges, served)
         most = min(float(work.sum()), float((np.cumsum(work) - work + since).min()))
         limit += float(priority - below) * most
         below = float(priority)
     return limit
 
 
-def by_app(world: World, outcome: Played) -> list[dict[str, Any]]:
+def by_app(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
     """Return GPU-hours of realtime demanded, held and not served, for each app."""
-    demanded = (world.demand() * _shares(world)).sum(axis=1)
+    demanded = (trace.demand() * _shares(trace)).sum(axis=1)
     out = []
-    for k, app in enumerate(world.apps):
+    for k, app in enumerate(trace.apps):
         unmet = float(outcome.unmet[k].sum())
         out.append(
             {
@@ -129,32 +129,32 @@ def by_app(world: World, outcome: Played) -> list[dict[str, Any]]:
     return out
 
 
-def by_size(world: World, outcome: Played) -> list[dict[str, Any]]:
+def by_size(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
     """Return waits, slowdowns and completions for each block size."""
     return [
         {"gpus": int(size), **group}
-        for size, group in _groups(world, outcome, world.block, np.unique(world.block).tolist())
+        for size, group in _groups(trace, outcome, trace.block, np.unique(trace.block).tolist())
     ]
 
 
-def by_user(world: World, outcome: Played) -> list[dict[str, Any]]:
+def by_user(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
     """Return waits, slowdowns and completions for each user (the group where no user is named), most work first."""
-    user = users(world)
-    work = pd.Series(world.block * world.duration_s / HOUR).groupby(user).sum()
+    user = users(trace)
+    work = pd.Series(trace.block * trace.duration_s / HOUR).groupby(user).sum()
     names = work.sort_index().sort_values(ascending=False, kind="stable").index.tolist()
-    priority = dict(zip(user.tolist(), world.priority.tolist(), strict=True))
+    priority = dict(zip(user.tolist(), trace.priority.tolist(), strict=True))
     return [
         {"user": name, "priority": priority[name], "gpu_hours": float(work[name]), **group}
-        for name, group in _groups(world, outcome, user, names)
+        for name, group in _groups(trace, outcome, user, names)
     ]
 
 
-def users(world: World) -> np.ndarray:
+def users(trace: Trace) -> np.ndarray:
     """Return the user of each job, or its group where no user is named."""
-    return world.jobs["user"].where(world.jobs["user"] != "", world.jobs["group"]).to_numpy(dtype=object)
+    return trace.jobs["user"].where(trace.jobs["user"] != "", trace.jobs["group"]).to_numpy(dtype=object)
 
 
-def eta_accuracy(world: World, outcome: Played, eta: np.ndarray) -> dict[str, Any]:
+def eta_accuracy(trace: Trace, outcome: Played, eta: np.ndarray) -> dict[str, Any]:
     """Return how expected ends fared.
 
     True ends are known past the replay's end as well, so every job that started is scored; one that never started
@@ -175,21 +175,21 @@ def eta_accuracy(world: World, outcome: Played, eta: np.ndarray) -> dict[str, An
     told = np.isfinite(eta).all(axis=1) if len(eta) else np.zeros(len(outcome.start), dtype=bool)
     started = np.isfinite(outcome.start)
     if told.any():
-        told &= started | (eta[:, 2] < world.end_s)
-    short = told & (world.duration_s < SHORT_S)
-    end = outcome.start + world.duration_s
+        told &= started | (eta[:, 2] < trace.end_s)
+    short = told & (trace.duration_s < SHORT_S)
+    end = outcome.start + trace.duration_s
     return {**_accuracy(eta, end, told), "short": _accuracy(eta, end, short)}
 
 
-def eta_errors(world: World, outcome: Played, eta: np.ndarray) -> np.ndarray:
+def eta_errors(trace: Trace, outcome: Played, eta: np.ndarray) -> np.ndarray:
     """Return how far, in minutes, the median of each expected end was off, of the jobs that started; sorted."""
     if not len(eta):
         return np.empty(0)
-    off = np.abs(outcome.start + world.duration_s - eta[:, 1]) / 60
+    off = np.abs(outcome.start + trace.duration_s - eta[:, 1]) / 60
     return np.sort(off[np.isfinite(off)])
 
 
-def timeline(world: World, outcome: Played) -> pd.DataFrame:
+def timeline(trace: Trace, outcome: Played) -> pd.DataFrame:
     """Return what happened in each hour.
 
     Returns
@@ -199,23 +199,23 @@ def timeline(world: World, outcome: Played) -> pd.DataFrame:
         ``unmet`` and ``served`` (realtime), ``idle`` (neither a job nor held), ``waiting`` (GPUs asked for by jobs
         that wait); the last hour may be a part of one.
     """
-    edges = np.minimum(np.arange(world.hours + 1) * HOUR, world.end_s)
-    start = np.minimum(outcome.start, world.end_s)
-    end = np.minimum(outcome.start + world.duration_s, world.end_s)
-    shares = _shares(world)
-    demanded = (world.demand() * shares).sum(axis=0)
+    edges = np.minimum(np.arange(trace.hours + 1) * HOUR, trace.end_s)
+    start = np.minimum(outcome.start, trace.end_s)
+    end = np.minimum(outcome.start + trace.duration_s, trace.end_s)
+    shares = _shares(trace)
+    demanded = (trace.demand() * shares).sum(axis=0)
     unmet, held = outcome.unmet.sum(axis=0), outcome.held.sum(axis=0)
-    jobs = _by_hour(start, end, world.block, edges)
+    jobs = _by_hour(start, end, trace.block, edges)
     return pd.DataFrame(
         {
-            "hour": world.start + pd.to_timedelta(np.arange(world.hours), unit="h"),
+            "hour": trace.start + pd.to_timedelta(np.arange(trace.hours), unit="h"),
             "jobs": jobs,
             "held": held,
             "demanded": demanded,
             "unmet": unmet,
             "served": demanded - unmet,
-            "idle": np.maximum(world.gpus * shares - jobs - held, 0.0),
-            "waiting": _by_hour(np.minimum(world.submit_s, world.end_s), start, world.block, edges),
+            "idle": np.maximum(trace.gpus * shares - jobs - held, 0.0),
+            "waiting": _by_hour(np.minimum(trace.submit_s, trace.end_s), start, trace.block, edges),
         }
     )
 
@@ -259,18 +259,18 @@ def digest(outcome: Played) -> str:
     return h.hexdigest()
 
 
-def _times(world: World, outcome: Played) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _times(trace: Trace, outcome: Played) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return wait and time to completion in hours, up to the replay's end, and slowdown."""
-    wait = (np.minimum(outcome.start, world.end_s) - world.submit_s) / HOUR
-    jct = (np.minimum(outcome.start + world.duration_s, world.end_s) - world.submit_s) / HOUR
-    return wait, jct, np.maximum(jct * HOUR / np.maximum(world.duration_s, FLOOR_S), 1.0)
+    wait = (np.minimum(outcome.start, trace.end_s) - trace.submit_s) / HOUR
+    jct = (np.minimum(outcome.start + trace.duration_s, trace.end_s) - trace.submit_s) / HOUR
+    return wait, jct, np.maximum(jct * HOUR / np.maximum(trace.duration_s, FLOOR_S), 1.0)
 
 
 def _groups(
-    world: World, outcome: Played, key: np.ndarray, names: list[Any]
+    trace: Trace, outcome: Played, key: np.ndarray, names: list[Any]
 ) -> list[tuple[Any, dict[str, Any]]]:
-    wait, jct, slowdown = _times(world, outcome)
-    done = outcome.start + world.duration_s <= world.end_s
+    wait, jct, slowdown = _times(trace, outcome)
+    done = outcome.start + trace.duration_s <= trace.end_s
     out = []
     for name in names:
         at = key == name
@@ -285,9 +285,9 @@ def _groups(
     return out
 
 
-def _shares(world: World) -> np.ndarray:
+def _shares(trace: Trace) -> np.ndarray:
     """Return how much of each hour lies in the replay."""
-    return np.minimum(HOUR, world.end_s - np.arange(world.hours) * HOUR) / HOUR
+    return np.minimum(HOUR, trace.end_s - np.arange(trace.hours) * HOUR) / HOUR
 
 
 def _by_hour(start: np.ndarray, end: np.ndarray, gpus: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a site really ran, as a world to replay and as an outcome beside those of policies."""
+"""What a site really ran, as a trace to replay and as an outcome beside those of policies."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.measures import measure
 from tidegrid.pipeline.replay.run import CANDIDATES, Result, play, run_one
 from tidegrid.pipeline.worlds.simulated import Played
-from tidegrid.pipeline.worlds.trace import World
+from tidegrid.pipeline.worlds.trace import Trace
 
 SITE = "the site"
 """The name of what really happened, beside those of policies."""
@@ -26,7 +26,7 @@ class Recorded:
 
     Attributes
     ----------
-    world
+    trace
         The jobs that waited or ran in these days, with the time that each really took.
     outcome
         When each really started.
@@ -34,7 +34,7 @@ class Recorded:
         What was known when the days began.
     """
 
-    world: World
+    trace: Trace
     outcome: Played
     before: History
 
@@ -68,7 +68,7 @@ def recorded(
     node_size
         GPUs of a node; None for no nodes.
     timezone, country
-        As :class:`tidegrid.pipeline.worlds.trace.World` has them.
+        As :class:`tidegrid.pipeline.worlds.trace.Trace` has them.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def recorded(
     table["status"] = table["status"].where(table["status"] != "running", "cancelled")
     duration = np.maximum(length[order], 1.0)
     table["duration_s"] = duration
-    world = World(
+    trace = Trace(
         start=since,
         gpus=pool,
         node_size=node_size,
@@ -118,10 +118,10 @@ def recorded(
         timezone=timezone,
         country=country,
     )
-    start = np.where(ran[order], 0.0, np.maximum(started[order], world.submit_s))
-    nothing = np.zeros((0, world.hours))
+    start = np.where(ran[order], 0.0, np.maximum(started[order], trace.submit_s))
+    nothing = np.zeros((0, trace.hours))
     outcome = Played(start, nothing, nothing, first=np.full(len(order), -1, np.int64))
-    return Recorded(world, outcome, before)
+    return Recorded(trace, outcome, before)
 
 
 def trial(
@@ -131,15 +131,15 @@ def trial(
 
     Estimates are learnt from what was known when the days began, and from each job as it ends.
     """
-    world = days.world
-    results = [Result(SITE, days.outcome, measure(world, days.outcome))]
-    if not np.isnan(world.limit_s).all():
-        results += [run_one(world, name, policy) for name in policies]
-    answers = fit_all(days.before, ["recurring"], timezone=world.timezone, country=world.country)
+    trace = days.trace
+    results = [Result(SITE, days.outcome, measure(trace, days.outcome))]
+    if not np.isnan(trace.limit_s).all():
+        results += [run_one(trace, name, policy) for name in policies]
+    answers = fit_all(days.before, ["recurring"], timezone=trace.timezone, country=trace.country)
     forecaster = Estimating(answers, days.before, refit_hours=None, brief=True)
     how = Settings(policy=policy or Policy(), rounds=0, candidates=CANDIDATES)
-    played = play(world, forecaster, how)
-    return [*results, Result("rolling", played, measure(world, played))]
+    played = play(trace, forecaster, how)
+    return [*results, Result("rolling", played, measure(trace, played))]
 
 
 def _peak(begin: pd.Series, end: pd.Series, gpus: pd.Series) -> int:

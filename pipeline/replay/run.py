@@ -19,7 +19,7 @@ from tidegrid.pipeline.replay.measures import measure
 from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
 from tidegrid.pipeline.replay.truths import MedianDurations, PeakDemand, PerfectDemand, PerfectDurations
 from tidegrid.pipeline.worlds.simulated import MINUTE, Played, Simulated
-from tidegrid.pipeline.worlds.trace import HOUR, World, at_far_end
+from tidegrid.pipeline.worlds.trace import HOUR, Trace, at_far_end
 
 REFIT_HOURS = 24.0
 """How old a fit of durations may grow in a replay; between fits, estimators are updated with every job that ends."""
@@ -34,7 +34,7 @@ priorities, 1 to 10."""
 
 @dataclass(frozen=True)
 class Result:
-    """A policy's outcome and figures on one world, and the CPU seconds that it took."""
+    """A policy's outcome and figures on one trace, and the CPU seconds that it took."""
 
     policy: str
     outcome: Played
@@ -83,9 +83,9 @@ variants swap one part."""
 
 
 def run_one(
-    world: World, name: str, policy: Policy | None = None, rounds: int = 0, candidates: int = CANDIDATES
+    trace: Trace, name: str, policy: Policy | None = None, rounds: int = 0, candidates: int = CANDIDATES
 ) -> Result:
-    """Replay a world under one policy.
+    """Replay a trace under one policy.
 
     Parameters
     ----------
@@ -94,15 +94,15 @@ def run_one(
     """
     kind, began = POLICIES[name], process_time()
     if isinstance(kind, _Queue):
-        outcome = _queue(world, kind)
+        outcome = _queue(trace, kind)
     else:
         settings = Settings(policy=policy or Policy(), rounds=rounds, candidates=candidates)
-        outcome = play(world, forecaster_of(world, kind.durations, kind.demand), settings)
-    return Result(name, outcome, measure(world, outcome), process_time() - began)
+        outcome = play(trace, forecaster_of(trace, kind.durations, kind.demand), settings)
+    return Result(name, outcome, measure(trace, outcome), process_time() - began)
 
 
 def play(
-    world: World,
+    trace: Trace,
     forecaster: Estimating,
     how: Settings,
     *,
@@ -113,7 +113,7 @@ def play(
 
     Parameters
     ----------
-    world
+    trace
         What really happens.
     forecaster
         What the loop is told of it.
@@ -123,12 +123,12 @@ def play(
         Whether it decides at each arrival and end that may let a job start, taken together within a minute, as well
         as each hour; otherwise each hour alone.
     each
-        Called with the world and each decision before it is applied.
+        Called with the trace and each decision before it is applied.
     """
-    played, memory, hour = Simulated(world), Memory(), -1
+    played, memory, hour = Simulated(trace), Memory(), -1
     while True:
         event = played.next_event(hour) if every_event else (hour + 1) * HOUR
-        if event >= world.end_s:
+        if event >= trace.end_s:
             break
         next_hour = (hour + 1) * HOUR
         now = min(float(np.ceil(event / MINUTE)) * MINUTE, next_hour) if event < next_hour else event
@@ -142,53 +142,53 @@ def play(
             if each is not None:
                 each(played, decision)
             played.apply(decision)
-    played.advance(world.end_s)
+    played.advance(trace.end_s)
     return played.played
 
 
-def forecaster_of(world: World, durations: str = "forecast", demand: str = "forecast") -> Estimating:
-    """Return what a loop is told of a world: forecasts, ``perfect`` knowledge, ``medians``, or the ``peak``."""
-    history = Simulated(world).history()
+def forecaster_of(trace: Trace, durations: str = "forecast", demand: str = "forecast") -> Estimating:
+    """Return what a loop is told of a trace: forecasts, ``perfect`` knowledge, ``medians``, or the ``peak``."""
+    history = Simulated(trace).history()
     answers: dict[str, Estimator] = {}
     names = [name for name, what in (("recurring", durations), ("realtime", demand)) if what == "forecast"]
-    if not world.apps:
+    if not trace.apps:
         names = [name for name in names if name != "realtime"]
     if names:
-        answers = fit_all(history, names, timezone=world.timezone, country=world.country)
+        answers = fit_all(history, names, timezone=trace.timezone, country=trace.country)
     if durations != "forecast":
-        answers["recurring"] = PerfectDurations(world) if durations == "perfect" else MedianDurations()
-    if demand != "forecast" and world.apps:
-        answers["realtime"] = PerfectDemand(world) if demand == "perfect" else PeakDemand(world)
+        answers["recurring"] = PerfectDurations(trace) if durations == "perfect" else MedianDurations()
+    if demand != "forecast" and trace.apps:
+        answers["realtime"] = PerfectDemand(trace) if demand == "perfect" else PeakDemand(trace)
     refit = REFIT_HOURS if durations == "forecast" else None
     return Estimating(answers, history, refit_hours=refit, brief=True)
 
 
-def _queue(world: World, kind: _Queue) -> Played:
-    peak = world.demand().max(axis=1) if world.apps else np.zeros(0, np.int64)
-    estimate = estimates(world, kind.estimate)
+def _queue(trace: Trace, kind: _Queue) -> Played:
+    peak = trace.demand().max(axis=1) if trace.apps else np.zeros(0, np.int64)
+    estimate = estimates(trace, kind.estimate)
     key = {
-        "arrival": np.arange(len(world.jobs), dtype=float),
+        "arrival": np.arange(len(trace.jobs), dtype=float),
         "length": estimate,
         # all ages grow alike, so the order of multifactor priorities never changes while jobs wait
-        "priority": -(world.priority - 1) / 9 + world.submit_s * AGE_WEIGHT,
+        "priority": -(trace.priority - 1) / 9 + trace.submit_s * AGE_WEIGHT,
     }[kind.order]
     start, first = simulate(
-        world.submit_s,
-        world.duration_s,
+        trace.submit_s,
+        trace.duration_s,
         estimate,
-        world.block,
+        trace.block,
         key,
-        world.gpus - int(peak.sum()),
-        world.node_size or world.gpus,
+        trace.gpus - int(peak.sum()),
+        trace.node_size or trace.gpus,
         kind.mode,
-        world.end_s,
+        trace.end_s,
     )
-    held = np.repeat(peak[:, None].astype(float), world.hours, axis=1)
-    cells = [(0.0, k, tuple(gpus)) for k, gpus in enumerate(at_far_end(world.gpus, peak.tolist()))]
+    held = np.repeat(peak[:, None].astype(float), trace.hours, axis=1)
+    cells = [(0.0, k, tuple(gpus)) for k, gpus in enumerate(at_far_end(trace.gpus, peak.tolist()))]
     return Played(start, held, np.zeros_like(held), first=first, cells=cells)
 
 
-def estimates(world: World, what: str) -> np.ndarray:
+def estimates(trace: Trace, what: str) -> np.ndarray:
     """Return what a queue plans with, in seconds: the truth, the requested limits, or our medians.
 
     Our medians for a baseline are told as of each submit, as if every job before had started at once: a baseline is
@@ -200,21 +200,21 @@ def estimates(world: World, what: str) -> np.ndarray:
         Limits are asked for and the trace has none.
     """
     if what == "perfect":
-        return world.duration_s
+        return trace.duration_s
     if what == "limit":
-        if np.isnan(world.limit_s).all():
+        if np.isnan(trace.limit_s).all():
             raise InputError(
                 "the trace has no requested time limits", field="policy", fix="use a policy without _limits"
             )
-        return np.where(np.isnan(world.limit_s), np.nanmax(world.limit_s), world.limit_s)
+        return np.where(np.isnan(trace.limit_s), np.nanmax(trace.limit_s), trace.limit_s)
     import pandas as pd
 
     from tidegrid.data import request_features
     from tidegrid.estimators.recurring import RecurringJobEstimator
 
-    hours = pd.Series(world.duration_s / HOUR)
-    known = world.jobs["submit_time"] + pd.to_timedelta(world.duration_s, unit="s")
+    hours = pd.Series(trace.duration_s / HOUR)
+    known = trace.jobs["submit_time"] + pd.to_timedelta(trace.duration_s, unit="s")
     told = RecurringJobEstimator(outcome="occupancy").replay(
-        request_features(world.jobs), hours, (LEVELS[5],), known_at=known
+        request_features(trace.jobs), hours, (LEVELS[5],), known_at=known
     )
-    return np.fmin(told.to_numpy()[:, 0] * HOUR, world.limit_s)
+    return np.fmin(told.to_numpy()[:, 0] * HOUR, trace.limit_s)

@@ -1,4 +1,4 @@
-"""Many replays as one call: worlds × policies × parameters, on processes of this machine or on a cluster."""
+"""Many replays as one call: traces × policies × parameters, on processes of this machine or on a cluster."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import CANDIDATES, POLICIES, Result, run_one
-from tidegrid.pipeline.worlds.trace import World
+from tidegrid.pipeline.worlds.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Task:
 
     Parameters
     ----------
-    world
-        The name of its world.
+    trace
+        The name of its trace.
     policy
         One of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
     parameters
@@ -26,14 +26,14 @@ class Task:
         Further arguments of :func:`~tidegrid.pipeline.replay.run.run_one`, such as ``rounds``.
     """
 
-    world: str
+    trace: str
     policy: str
     parameters: Policy | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sweep(
-    worlds: Mapping[str, World],
+    traces: Mapping[str, Trace],
     policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
     parameters: Policy | None = None,
     *,
@@ -42,12 +42,12 @@ def sweep(
     each: Callable[[int], None] | None = None,
     **options: Any,
 ) -> dict[tuple[str, str], Result]:
-    """Replay every world under every policy, as one joblib call.
+    """Replay every trace under every policy, as one joblib call.
 
     Parameters
     ----------
     worlds
-        Worlds by name, such as one a seed or a trace.
+        Traces by name, such as one a seed or a trace.
     policies
         Names of :data:`~tidegrid.pipeline.replay.run.POLICIES`.
     parameters
@@ -65,20 +65,20 @@ def sweep(
     Returns
     -------
     dict
-        Results by the names of world and policy, in the order in which they were given.
+        Results by the names of trace and policy, in the order in which they were given.
 
     Raises
     ------
     InputError
         A policy is unknown.
     """
-    tasks = [Task(world, policy, parameters, options) for world in worlds for policy in policies]
-    results = run_tasks(worlds, tasks, jobs=jobs, backend=backend, each=each)
-    return {(task.world, task.policy): result for task, result in zip(tasks, results, strict=True)}
+    tasks = [Task(trace, policy, parameters, options) for trace in traces for policy in policies]
+    results = run_tasks(traces, tasks, jobs=jobs, backend=backend, each=each)
+    return {(task.trace, task.policy): result for task, result in zip(tasks, results, strict=True)}
 
 
 def run_tasks(
-    worlds: Mapping[str, World],
+    traces: Mapping[str, Trace],
     tasks: Sequence[Task],
     *,
     jobs: int = 1,
@@ -98,7 +98,7 @@ def run_tasks(
     from joblib import Parallel, delayed, parallel_config
 
     check_policies(task.policy for task in tasks)
-    calls = [delayed(_one)(worlds[t.world], t.policy, t.parameters, **t.options) for t in tasks]
+    calls = [delayed(_one)(traces[t.trace], t.policy, t.parameters, **t.options) for t in tasks]
     if backend is None:
         return _collect(Parallel(n_jobs=jobs, return_as="generator")(calls), each)
     try:
@@ -131,7 +131,7 @@ def check_policies(names: Iterable[str]) -> None:
             )
 
 
-def _one(world: World, policy: str, parameters: Policy | None, **options: Any) -> Result:
+def _one(trace: Trace, policy: str, parameters: Policy | None, **options: Any) -> Result:
     """Replay in this process alone.
 
     Left to itself, joblib inside an estimator would send its parts to the cluster too, and a Dask worker would begin
@@ -140,7 +140,7 @@ def _one(world: World, policy: str, parameters: Policy | None, **options: Any) -
     from joblib import parallel_config
 
     with parallel_config(backend="sequential"):
-        return run_one(world, policy, parameters, **options)
+        return run_one(trace, policy, parameters, **options)
 
 
 def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> list[Result]:
@@ -153,7 +153,7 @@ def _collect(results: Iterable[Result], each: Callable[[int], None] | None) -> l
 
 
 def replay(
-    world: World,
+    trace: Trace,
     policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
     policy: Policy | None = None,
     *,
@@ -162,11 +162,11 @@ def replay(
     jobs: int = 1,
     backend: str | None = None,
 ) -> list[Result]:
-    """Replay a world under several policies.
+    """Replay a trace under several policies.
 
     Parameters
     ----------
-    world
+    trace
         What really happens.
     policies
         Names of :data:`POLICIES`.
@@ -189,4 +189,4 @@ def replay(
     """
     options = {"rounds": rounds, "candidates": candidates}
     tasks = [Task("", name, policy, options) for name in policies]
-    return run_tasks({"": world}, tasks, jobs=jobs, backend=backend)
+    return run_tasks({"": trace}, tasks, jobs=jobs, backend=backend)

@@ -10,14 +10,14 @@ from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator, Feature
 from tidegrid.estimators.base import LEVELS, as_levels, quantile_frame
 from tidegrid.models import Bundle
-from tidegrid.pipeline.worlds.trace import HOUR, World
+from tidegrid.pipeline.worlds.trace import HOUR, Trace
 
 KEPT = 100
 """Past jobs that a median looks at."""
 
 
 class _Truth(Estimator):
-    """An estimator that is made for one world and never saved."""
+    """An estimator that is made for one trace and never saved."""
 
     def fit(
         self,
@@ -35,7 +35,7 @@ class _Truth(Estimator):
         return pd.Series(f"site history: {type(self).__name__}", index=X.index, dtype=object)
 
     def to_bundle(self) -> Bundle:
-        """Refuse: it knows one world only."""
+        """Refuse: it knows one trace only."""
         raise TidegridError(f"{type(self).__name__} is not saved")
 
     @classmethod
@@ -52,9 +52,9 @@ class PerfectDurations(_Truth):
     predicts_unfitted: ClassVar[bool] = True
     features: ClassVar[tuple[Feature, ...]] = (Feature("job_id", "text", required=True),)
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._hours = dict(zip(world.jobs["job_id"].astype(str), world.duration_s / HOUR, strict=True))
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._hours = dict(zip(trace.jobs["job_id"].astype(str), trace.duration_s / HOUR, strict=True))
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Return the truth at every level."""
@@ -113,15 +113,15 @@ class PerfectDemand(_Truth):
         Feature("ds", "instant", required=True),
     )
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
         self._units = {
-            app.id: gpus * app.units_per_gpu for app, gpus in zip(world.apps, world.demand(), strict=True)
+            app.id: gpus * app.units_per_gpu for app, gpus in zip(trace.apps, trace.demand(), strict=True)
         }
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Return the demand of each hour, in units that need exactly the true GPUs, at every level."""
-        hours = ((pd.to_datetime(X["ds"], utc=True) - self.world.start) // pd.Timedelta(hours=1)).to_numpy()
+        hours = ((pd.to_datetime(X["ds"], utc=True) - self.trace.start) // pd.Timedelta(hours=1)).to_numpy()
         wanted, out = as_levels(levels), np.empty(len(X))
         for name, units in self._units.items():
             at = (X["unique_id"] == name).to_numpy()
@@ -133,6 +133,6 @@ class PerfectDemand(_Truth):
 class PeakDemand(PerfectDemand):
     """The peak of the whole replay at every hour: what a fixed reservation holds."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
         self._units = {name: np.full(len(units), units.max()) for name, units in self._units.items()}

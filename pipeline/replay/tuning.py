@@ -16,7 +16,7 @@ from tidegrid.files import read_json
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.run import Result, run_one
 from tidegrid.pipeline.replay.sweep import Task, run_tasks
-from tidegrid.pipeline.worlds.trace import World
+from tidegrid.pipeline.worlds.trace import Trace
 
 GRID: Mapping[str, Sequence[float]] = {
     "demand_quantile": (0.7, 0.8, 0.9, 0.95),
@@ -41,8 +41,8 @@ class Tuning:
     ----------
     table
         One row a setting, in the order in which they were tried: the parameters searched, ``value_share`` (value by
-        its limit, mean over worlds), ``value`` (sum), ``unmet_share`` (of all worlds' demand), ``utilization``,
-        ``jct_mean_h``, ``jct_median_h``, ``wait_p95_h`` (means over worlds), ``plans``, and ``best``.
+        its limit, mean over traces), ``value`` (sum), ``unmet_share`` (of all traces' demand), ``utilization``,
+        ``jct_mean_h``, ``jct_median_h``, ``wait_p95_h`` (means over traces), ``plans``, and ``best``.
     best
         The best setting's parameters by name.
     within
@@ -62,7 +62,7 @@ class Tuning:
 
 
 def tune(
-    worlds: World | Mapping[str, World],
+    traces: Trace | Mapping[str, Trace],
     grid: Mapping[str, Sequence[float]] | None = None,
     *,
     unmet_share: float = UNMET_SHARE,
@@ -77,14 +77,14 @@ def tune(
 ) -> Tuning:
     """Search the planner's parameters over replays.
 
-    Settings are compared by the mean over worlds of value by its limit, among those whose unmet realtime is at most
+    Settings are compared by the mean over traces of value by its limit, among those whose unmet realtime is at most
     ``unmet_share`` of demand; ties go to the one that was tried first. Tune on one part of a trace and report on
     another: parameters that are scored on what they were chosen on look better than they are.
 
     Parameters
     ----------
     worlds
-        What the replays play: a world, or several by name.
+        What the replays play: a trace, or several by name.
     grid
         Values to try for each parameter: fields of :class:`~tidegrid.pipeline.policy.Policy` and arguments of
         :func:`~tidegrid.pipeline.replay.run.run_one`; :data:`GRID` where absent.
@@ -107,7 +107,7 @@ def tune(
     InputError
         A parameter is unknown, a value is out of its range, or the search is.
     """
-    by_name = {"": worlds} if isinstance(worlds, World) else dict(worlds)
+    by_name = {"": traces} if isinstance(traces, Trace) else dict(traces)
     tried = dict(GRID if grid is None else grid)
     start, further = base or Policy(), dict(options or {})
     check_grid(tried)
@@ -120,7 +120,7 @@ def tune(
         tasks = []
         for setting in new:
             parameters, rest = with_parameters(setting, start, further)
-            tasks += [Task(world, name, parameters, rest) for world in by_name]
+            tasks += [Task(trace, name, parameters, rest) for trace in by_name]
         results = run_tasks(by_name, tasks, jobs=jobs, backend=backend)
         for i, setting in enumerate(new):
             mine = results[i * len(by_name) : (i + 1) * len(by_name)]
@@ -234,7 +234,7 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
 def _arguments() -> Mapping[str, Any]:
     """Return the further arguments of a replay and their defaults."""
     parameters = list(inspect.signature(run_one).parameters.values())
-    return {p.name: p.default for p in parameters if p.name not in ("world", "name", "policy")}
+    return {p.name: p.default for p in parameters if p.name not in ("trace", "name", "policy")}
 
 
 def _checked(parameter: str, value: Any) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from tidegrid.pipeline.records import Outcome
+from tidegrid.pipeline.memory import Outcome
 from tidegrid.pipeline.rolling.store import StateStore
 
 NEAR, FAR = pd.Timedelta(minutes=10), pd.Timedelta(minutes=30)

@@ -12,7 +12,7 @@ from tidegrid.errors import InputError
 from tidegrid.pipeline.decide import Decision, Start
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND
-from tidegrid.pipeline.records import WAITING, Hold, Watched, iso
+from tidegrid.pipeline.memory import WAITING, Hold, Watched, iso
 
 MOST_TOLD = 20
 """The rows set aside that a commit tells one by one."""

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data import History
-from tidegrid.pipeline.records import LOST, MISSING, RUNNING, WAITING, Event, Outcome, Watched, iso
+from tidegrid.pipeline.memory import LOST, MISSING, RUNNING, WAITING, Event, Outcome, Watched, iso
 from tidegrid.pipeline.state import State
 
 FORGOTTEN = pd.Timedelta(days=14)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from tidegrid.errors import InputError
 from tidegrid.files import regular_file
-from tidegrid.pipeline.records import Changes, Event, Hold, Hour, Outcome, Unmet, Watched
+from tidegrid.pipeline.memory import Changes, Event, Hold, Hour, Outcome, Unmet, Watched
 from tidegrid.pipeline.rolling.checked import check_document, record_of
 from tidegrid.scheduler import StalePlanError
 

@@ -12,10 +12,10 @@ from tidegrid.pipeline.bands import Widths, inside
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND, bands_of, instant_of
-from tidegrid.pipeline.records import iso
+from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.worlds import Reading
-from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, World, at_far_end
+from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Trace, at_far_end
 
 MINUTE = 60.0
 POOL = "gpus"
@@ -67,7 +67,7 @@ class Simulated:
 
     Parameters
     ----------
-    world
+    trace
         The truth.
 
     Attributes
@@ -78,23 +78,23 @@ class Simulated:
         What the bands of expected times have been worth so far; see :mod:`tidegrid.pipeline.bands`.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        n, apps = len(world.jobs), len(world.apps)
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        n, apps = len(trace.jobs), len(trace.apps)
         self.now_s = 0.0
         self.end = np.full(n, np.inf)
-        self.ran_s = world.duration_s.copy()
+        self.ran_s = trace.duration_s.copy()
         self.failed: set[int] = set()
         self.arrived = 0
         self.waiting: list[int] = []
         self.running: list[int] = []
-        self.busy = np.zeros(world.gpus, np.bool_)
+        self.busy = np.zeros(trace.gpus, np.bool_)
         # apps ran before the replay began
-        self.held = at_far_end(world.gpus, [app.gpus_before() for app in world.apps])
+        self.held = at_far_end(trace.gpus, [app.gpus_before() for app in trace.apps])
         self.played = Played(
             np.full(n, np.inf),
-            np.zeros((apps, world.hours)),
-            np.zeros((apps, world.hours)),
+            np.zeros((apps, trace.hours)),
+            np.zeros((apps, trace.hours)),
             eta=np.full((n, 3), np.nan),
             eta_submit=np.full((n, 3), np.nan),
             told_start=np.full(n, np.nan),
@@ -103,13 +103,13 @@ class Simulated:
         )
         self.widths = Widths()
         self._told: dict[int, tuple[str, str, str, str]] = {}
-        self._demand = world.demand()
+        self._demand = trace.demand()
         self._served_s = 0.0
         self._ended: list[int] = []
         self._news: list[int] = []
         self._hours_known = -WARM_UP_HOURS
-        self._requests, self._started = _tables(world)
-        self._features, self._past = request_features(self._requests), _plain(world.jobs)
+        self._requests, self._started = _tables(trace)
+        self._features, self._past = request_features(self._requests), _plain(trace.jobs)
         self._cluster: tuple[object, Cluster] | None = None
 
     # time ----------------------------------------------------------------------------------------
@@ -117,29 +117,29 @@ class Simulated:
     def next_event(self, hour: int) -> float:
         """Return the seconds of the next arrival, end or failure, at most those of the hour after ``hour``."""
         upcoming = [(hour + 1) * HOUR]
-        if self.arrived < len(self.world.jobs):
-            upcoming.append(float(self.world.submit_s[self.arrived]))
+        if self.arrived < len(self.trace.jobs):
+            upcoming.append(float(self.trace.submit_s[self.arrived]))
         if self.running:
             upcoming.append(float(self.end[self.running].min()))
-        upcoming += [at for one in self.world.outages for at in (one.from_s, one.until_s) if at > self.now_s]
+        upcoming += [at for one in self.trace.outages for at in (one.from_s, one.until_s) if at > self.now_s]
         return min(upcoming)
 
     def advance(self, now_s: float) -> tuple[list[int], list[int]]:
         """Let time pass; return the jobs that arrived and those that ended or failed."""
-        world = self.world
+        trace = self.trace
         self._serve(now_s)
-        for one in world.outages:
+        for one in trace.outages:
             if self.now_s < one.from_s <= now_s:
                 for j in self.running:
                     first = self.played.first[j]
-                    if first <= one.gpu < first + world.block[j] and self.end[j] > one.from_s:
+                    if first <= one.gpu < first + trace.block[j] and self.end[j] > one.from_s:
                         self.end[j] = one.from_s
                         self.ran_s[j] = max(1.0, one.from_s - self.played.start[j])
                         self.failed.add(j)
         self.now_s = now_s
         over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
         for j in over:
-            self.busy[self.played.first[j] : self.played.first[j] + world.block[j]] = False
+            self.busy[self.played.first[j] : self.played.first[j] + trace.block[j]] = False
             self._learn_width(j)
         gone = set(over)
         if over:
@@ -147,8 +147,8 @@ class Simulated:
             self._ended += over
             self._news += over
         new = []
-        while self.arrived < len(world.jobs) and world.submit_s[self.arrived] <= now_s:
-            if world.block[self.arrived] <= world.gpus:
+        while self.arrived < len(trace.jobs) and trace.submit_s[self.arrived] <= now_s:
+            if trace.block[self.arrived] <= trace.gpus:
                 new.append(self.arrived)
             self.arrived += 1
         self.waiting += new
@@ -162,8 +162,8 @@ class Simulated:
         for cells in self.held:
             taken[cells] = True
         taken[list(self.down())] = True
-        size = int(self.world.block[candidates].min())
-        node = self.world.node_size or self.world.gpus
+        size = int(self.trace.block[candidates].min())
+        node = self.trace.node_size or self.trace.gpus
         width = min(size, node)
         whole = len(taken) // width * width
         return bool((~taken[:whole].reshape(-1, width)).all(axis=1).any())
@@ -171,7 +171,7 @@ class Simulated:
     def down(self) -> tuple[int, ...]:
         """Return the GPUs that do not work now."""
         return tuple(
-            sorted({one.gpu for one in self.world.outages if one.from_s <= self.now_s < one.until_s})
+            sorted({one.gpu for one in self.trace.outages if one.from_s <= self.now_s < one.until_s})
         )
 
     # reading and applying ------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Simulated:
 
     def instant(self, seconds: float) -> pd.Timestamp:
         """Return the instant of a second of the replay."""
-        return self.world.start + pd.Timedelta(seconds=seconds)
+        return self.trace.start + pd.Timedelta(seconds=seconds)
 
     def read(self, now: pd.Timestamp, since: pd.Timestamp | None = None) -> Reading:
         """Return what can be known now; the truth of what has not happened stays hidden.
@@ -199,7 +199,7 @@ class Simulated:
             raise ValueError(f"the simulated world is at {self.now}, not at {now}")
         hours = int(self.now_s // HOUR)
         news = _NOTHING
-        if self._news or (hours > self._hours_known and self.world.apps):
+        if self._news or (hours > self._hours_known and self.trace.apps):
             traffic = self._traffic(self._hours_known, hours)
             news = History(self._jobs(self._news), traffic, checked=True, instant=now)
         self._hours_known, self._news = hours, []
@@ -222,7 +222,7 @@ class Simulated:
 
     def apply(self, decision: Decision) -> list[str]:
         """Do what was decided; return the jobs that started."""
-        world, played = self.world, self.played
+        trace, played = self.trace, self.played
         number = dict(zip(decision.state.waiting_ids, self.waiting, strict=True))
         played.plans += 1
         for k, move in enumerate(decision.moves):
@@ -236,7 +236,7 @@ class Simulated:
             j = number[one.job]
             played.start[j], played.first[j] = self.now_s, one.first_gpu
             self.busy[one.first_gpu : one.first_gpu + one.gpus] = True
-            self.end[j] = self.now_s + world.duration_s[j]
+            self.end[j] = self.now_s + trace.duration_s[j]
             told = decision.durations[one.job, one.pool, one.gpus]
             played.eta[j] = self.now_s + told[_BAND_AT] * HOUR
             self.running.append(j)
@@ -278,8 +278,8 @@ class Simulated:
     def _cluster_now(self) -> Cluster:
         key = (self.down(), tuple(map(tuple, self.held)))
         if self._cluster is None or self._cluster[0] != key:
-            world = self.world
-            pool = Pool(id=POOL, gpus=world.gpus, gpu_type="any", node_size=world.node_size, down=self.down())
+            trace = self.trace
+            pool = Pool(id=POOL, gpus=trace.gpus, gpu_type="any", node_size=trace.node_size, down=self.down())
             apps = tuple(
                 App(
                     id=app.id,
@@ -289,14 +289,14 @@ class Simulated:
                     held=tuple(cells),
                     capacity=Capacity(units_per_gpu_hour=app.units_per_gpu),
                 )
-                for app, cells in zip(world.apps, self.held, strict=True)
+                for app, cells in zip(trace.apps, self.held, strict=True)
             )
-            self._cluster = (key, Cluster(timezone=world.timezone, pools=(pool,), apps=apps))
+            self._cluster = (key, Cluster(timezone=trace.timezone, pools=(pool,), apps=apps))
         return self._cluster[1]
 
     def _instants(self, seconds: np.ndarray) -> pd.DatetimeIndex:
         """Return instants of the replay, as exact as those of the tables."""
-        stamps = self.world.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
+        stamps = self.trace.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
         unit = pd.DatetimeIndex(self._started["submit_time"]).unit
         return pd.DatetimeIndex(stamps.astype(f"datetime64[{unit}]"), tz="UTC")
 
@@ -314,7 +314,7 @@ class Simulated:
     def _traffic(self, first: int, last: int) -> pd.DataFrame:
         if first >= last:
             return _NOTHING.traffic
-        ds = self.world.start + pd.to_timedelta(np.arange(first, last), unit="h")
+        ds = self.trace.start + pd.to_timedelta(np.arange(first, last), unit="h")
         parts = [
             pd.DataFrame(
                 {
@@ -323,7 +323,7 @@ class Simulated:
                     "value": app.traffic[WARM_UP_HOURS + first : WARM_UP_HOURS + last],
                 }
             )
-            for app in self.world.apps
+            for app in self.trace.apps
         ]
         return pd.concat(parts, ignore_index=True) if parts else _NOTHING.traffic
 
@@ -335,7 +335,7 @@ class Simulated:
             hour = int(at // HOUR)
             stop = min(until, (hour + 1) * HOUR)
             share = (stop - at) / HOUR
-            for k in range(len(self.world.apps)):
+            for k in range(len(self.trace.apps)):
                 held = len(self.held[k]) - (len(down.intersection(self.held[k])) if down else 0)
                 self.played.held[k, hour] += held * share
                 self.played.unmet[k, hour] += max(0, int(self._demand[k, hour]) - held) * share
@@ -346,9 +346,9 @@ class Simulated:
 _NOTHING = History()
 
 
-def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every job as a request, and as a running job but for its block and start, in the documented schema."""
-    jobs = world.jobs
+    jobs = trace.jobs
     # what only the truth knows, and what is set below
     hidden = {"duration_s", "job_id", "priority", "gpus", "gpu_type"}
 
@@ -362,9 +362,9 @@ def _tables(world: World) -> tuple[pd.DataFrame, pd.DataFrame]:
         return pd.DataFrame(out)
 
     requests, running = filled(REQUESTS.columns), filled(RUNNING.columns)
-    for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(world.block))):
+    for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(trace.block))):
         table["job_id"] = jobs["job_id"]
-        table["priority"] = pd.Series(world.priority).astype(table["priority"].dtype)
+        table["priority"] = pd.Series(trace.priority).astype(table["priority"].dtype)
         table["gpus"] = gpus.astype(table["gpus"].dtype)
         table["gpu_type"] = ""
     running["pool"] = POOL

@@ -64,7 +64,7 @@ class Outage:
 
 
 @dataclass(frozen=True)
-class World:
+class Trace:
     """A trace to replay on one pool.
 
     Parameters
@@ -122,12 +122,12 @@ class World:
         """Return the true GPUs of each app in each hour, shape (apps, hours)."""
         return np.array([app.gpus()[: self.hours] for app in self.apps], np.int64).reshape(-1, self.hours)
 
-    def without_apps(self) -> "World":
+    def without_apps(self) -> "Trace":
         """Return the same jobs on the same pool, alone."""
         return replace(self, apps=())
 
-    def equal_priorities(self) -> "World":
-        """Return the same world with every priority 5."""
+    def equal_priorities(self) -> "Trace":
+        """Return the same trace with every priority 5."""
         return replace(self, priority=np.full_like(self.priority, 5))
 
     def digest(self) -> str:
@@ -149,7 +149,7 @@ def at_far_end(gpus: int, counts: Sequence[int]) -> list[list[int]]:
     return cells
 
 
-def world_from_traces(
+def trace_from_files(
     jobs: str | Path | pd.DataFrame,
     traffic: str | Path | None,
     *,
@@ -166,8 +166,8 @@ def world_from_traces(
     seed: int = 0,
     notes: list[str] | None = None,
     set_aside: list[InputError] | None = None,
-) -> World:
-    """Make a world from a job trace and hourly traffic.
+) -> Trace:
+    """Make a trace from a file of jobs and one of hourly traffic.
 
     Jobs wider than the pool are left out; GPU counts are rounded up to powers of two. Traffic is repeated where the
     trace is longer, and scaled so that the apps' joint peak is ``realtime_share`` of the pool.
@@ -231,7 +231,7 @@ def world_from_traces(
     user = table["user"].where(table["user"] != "", table["group"])
     of_user = {name: user_priority(name, seed) for name in sorted(set(user))}
     hours = int(np.ceil(end / HOUR - 1e-9))
-    return World(
+    return Trace(
         start=start,
         gpus=gpus,
         node_size=node_size,

@@ -21,8 +21,8 @@ from tidegrid.pipeline.decide import decide
 from tidegrid.pipeline.fallback import SureDemand
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.hours import record_of
+from tidegrid.pipeline.memory import Hour, Outcome, iso
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Hour, Outcome, iso
 from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.train import train

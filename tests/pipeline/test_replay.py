@@ -9,13 +9,13 @@ import pytest
 from tidegrid.data import History
 from tidegrid.errors import InputError
 from tidegrid.pipeline.control import Settings
-from tidegrid.pipeline.replay import POLICIES, World, replay
+from tidegrid.pipeline.replay import POLICIES, Trace, replay
 from tidegrid.pipeline.replay.run import forecaster_of, play
 from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Outage, RealtimeApp
 
 
-def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> World:
-    """A made-up world: a contended pool, users with habits, an app with a daily rhythm."""
+def trace(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> Trace:
+    """A made-up trace: a contended pool, users with habits, an app with a daily rhythm."""
     rng = np.random.default_rng(seed)
     submit = np.sort(rng.uniform(0, (hours - 4) * HOUR, jobs)).round()
     user = rng.integers(0, 5, jobs)
@@ -35,7 +35,7 @@ def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: 
     )
     at = np.arange(WARM_UP_HOURS + hours)
     traffic = 100 * (1.2 + np.sin(2 * np.pi * at / 24)) + rng.normal(0, 3, len(at))
-    return World(
+    return Trace(
         start=start,
         gpus=gpus,
         node_size=8,
@@ -51,7 +51,7 @@ def world(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: 
 
 
 def test_no_gpu_serves_two_jobs_and_blocks_are_legal() -> None:
-    made = world()
+    made = trace()
     out = play(made, forecaster_of(made), Settings(rounds=0))
     began = np.isfinite(out.start)
     assert began.any()
@@ -68,7 +68,7 @@ def test_no_gpu_serves_two_jobs_and_blocks_are_legal() -> None:
 
 
 def test_the_same_replay_gives_the_same_bytes() -> None:
-    made = world()
+    made = trace()
     one, two = (replay(made, ["rolling"])[0] for _ in range(2))
     assert one.outcome.start.tobytes() == two.outcome.start.tobytes()
     assert one.outcome.held.tobytes() == two.outcome.held.tobytes()
@@ -77,7 +77,7 @@ def test_the_same_replay_gives_the_same_bytes() -> None:
 
 def test_what_has_not_happened_yet_does_not_change_what_was_done() -> None:
     """Durations of jobs that end after the cutoff, and demand after it, are hidden from the planner."""
-    made = world()
+    made = trace()
     cutoff = 8 * HOUR
     before = replay(made, ["rolling"])[0].outcome.start
     late = ~(before + made.duration_s <= cutoff)
@@ -99,7 +99,7 @@ def test_what_has_not_happened_yet_does_not_change_what_was_done() -> None:
     "name", ["fifo", "fifo_backfill", "easy", "easy_priority", "sjf", "rolling", "rolling_peak"]
 )
 def test_figures_lie_where_they_must(name: str) -> None:
-    made = world(seed=3)
+    made = trace(seed=3)
     figures = replay(made, [name])[0].figures
     most = float((made.priority * made.block * made.duration_s / HOUR).sum())
     assert 0 < figures["value_discounted"] <= figures["value"] <= most
@@ -109,40 +109,40 @@ def test_figures_lie_where_they_must(name: str) -> None:
 
 
 def test_baselines_reserve_the_peak_and_leave_nothing_unmet() -> None:
-    figures = replay(world(), ["fifo"])[0].figures
+    figures = replay(trace(), ["fifo"])[0].figures
     assert figures["unmet"] == 0
     assert figures["swaps"] == 0
 
 
 def test_perfect_knowledge_foretells_every_end() -> None:
-    figures = replay(world(), ["rolling_perfect"])[0].figures
+    figures = replay(trace(), ["rolling_perfect"])[0].figures
     assert figures["eta"]["coverage_80"] == 1.0
     assert figures["eta"]["within_10_min"] == 1.0
 
 
 def test_an_idle_cluster_starts_every_job_within_its_minute() -> None:
     """Steps are the plan's resolution, not the clock at which work may start."""
-    made = world(jobs=12, gpus=64, apps=0)
+    made = trace(jobs=12, gpus=64, apps=0)
     out = play(made, forecaster_of(made, "perfect"), Settings(rounds=0))
     assert (out.start - made.submit_s <= 60).all()
 
 
 def test_processes_give_the_results_of_one() -> None:
     names = ["fifo", "rolling"]
-    alone, beside = replay(world(), names), replay(world(), names, jobs=2)
+    alone, beside = replay(trace(), names), replay(trace(), names, jobs=2)
     assert [r.figures for r in alone] == [r.figures for r in beside]
 
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(InputError, match="magic"):
-        replay(world(), ["magic"])
+        replay(trace(), ["magic"])
     with pytest.raises(InputError, match="no requested time limits"):
-        replay(world(), ["easy_limits"])
+        replay(trace(), ["easy_limits"])
     assert "easy_limits" in POLICIES
 
 
 def test_a_gpu_that_fails_fails_its_job_and_nothing_is_put_on_it_until_it_works() -> None:
-    made = changed(world(jobs=40, apps=0), outages=(Outage(3, 4.5 * HOUR, 12 * HOUR),))
+    made = changed(trace(jobs=40, apps=0), outages=(Outage(3, 4.5 * HOUR, 12 * HOUR),))
     out = play(made, forecaster_of(made), Settings(rounds=0))
     there = (out.first >= 0) & (out.first <= 3) & (out.first + made.block > 3)
     assert (there & (out.start < 4.5 * HOUR)).any()
@@ -151,5 +151,5 @@ def test_a_gpu_that_fails_fails_its_job_and_nothing_is_put_on_it_until_it_works(
 
 
 def test_a_site_that_plans_with_perfect_knowledge_leaves_no_demand_unmet_that_its_cap_can_follow() -> None:
-    figures = replay(world(gpus=32), ["rolling_perfect_demand"])[0].figures
+    figures = replay(trace(gpus=32), ["rolling_perfect_demand"])[0].figures
     assert figures["unmet"] == 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from replay_world import busy
+from replay_traces import busy
 
 from tidegrid.app.commands.replay import engine
 from tidegrid.errors import InputError
@@ -13,14 +13,14 @@ from tidegrid.pipeline.replay import Result, sweep
 from tidegrid.pipeline.replay.measures import digest
 from tidegrid.pipeline.replay.tuning import tune
 
-WORLDS = {f"seed {seed}": busy(seed, jobs=20, hours=10) for seed in range(4)}
+TRACES = {f"seed {seed}": busy(seed, jobs=20, hours=10) for seed in range(4)}
 POLICIES = ["easy_priority", "rolling"]
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[str, str], Result]:
     """Eight replays, one after the other in this process."""
-    return sweep(WORLDS, POLICIES)
+    return sweep(TRACES, POLICIES)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_two_dask_workers_give_the_results_of_one_process(
     with distributed.Client(scheduler) as client:
         before = client.run(lambda dask_worker: dask_worker.state.executed_count)
         counted: list[int] = []
-        found = sweep(WORLDS, POLICIES, backend="dask", each=counted.append)
+        found = sweep(TRACES, POLICIES, backend="dask", each=counted.append)
         after = client.run(lambda dask_worker: dask_worker.state.executed_count)
     assert len(found) == 8
     assert counted == list(range(1, 9))
@@ -63,26 +63,26 @@ def test_the_command_line_connects_to_a_scheduler_by_its_address(
 ) -> None:
     with engine(None, scheduler) as backend:
         assert backend == "dask"
-        found = sweep({"seed 0": WORLDS["seed 0"]}, ["rolling"], backend=backend)
+        found = sweep({"seed 0": TRACES["seed 0"]}, ["rolling"], backend=backend)
         parameters = {"job_quantile": (0.4, 0.5)}
-        tuned = tune(WORLDS["seed 0"], parameters, name="rolling_perfect_demand", backend=backend)
+        tuned = tune(TRACES["seed 0"], parameters, name="rolling_perfect_demand", backend=backend)
     assert digest(found["seed 0", "rolling"].outcome) == digest(alone["seed 0", "rolling"].outcome)
-    assert tuned.table.equals(tune(WORLDS["seed 0"], parameters, name="rolling_perfect_demand").table)
+    assert tuned.table.equals(tune(TRACES["seed 0"], parameters, name="rolling_perfect_demand").table)
 
 
 def test_two_processes_give_the_results_of_one(alone: dict[tuple[str, str], Result]) -> None:
-    assert same(alone, sweep(WORLDS, POLICIES, jobs=2))
+    assert same(alone, sweep(TRACES, POLICIES, jobs=2))
 
 
 def test_parameters_reach_every_replay() -> None:
-    world = {"": WORLDS["seed 1"]}
-    usual = sweep(world, ["rolling_perfect"])["", "rolling_perfect"]
-    other = sweep(world, ["rolling_perfect"], Policy(step_minutes=15), rounds=3)["", "rolling_perfect"]
+    trace = {"": TRACES["seed 1"]}
+    usual = sweep(trace, ["rolling_perfect"])["", "rolling_perfect"]
+    other = sweep(trace, ["rolling_perfect"], Policy(step_minutes=15), rounds=3)["", "rolling_perfect"]
     assert digest(usual.outcome) != digest(other.outcome)
 
 
 def test_a_backend_that_is_not_there_is_named() -> None:
     with pytest.raises(InputError, match="ray"):
-        sweep(WORLDS, ["fifo"], backend="ray")
+        sweep(TRACES, ["fifo"], backend="ray")
     with pytest.raises(InputError, match="magic"):
-        sweep(WORLDS, ["magic"])
+        sweep(TRACES, ["magic"])

@@ -8,28 +8,28 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import call
-from replay_world import busy, of_jobs
+from replay_traces import busy, of_jobs
 
 from tidegrid.app.replay_grid import FREE, owners
 from tidegrid.app.replay_report import write_replay_report
-from tidegrid.pipeline.replay import Result, World, replay, world_from_traces
+from tidegrid.pipeline.replay import Result, Trace, replay, trace_from_files
 from tidegrid.pipeline.worlds.trace import HOUR
 
 POLICIES = ["fifo", "easy_priority", "rolling", "rolling_perfect", "rolling_medians"]
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[World, list[Result]]:
-    world = busy(jobs=40, hours=14, apps=2)
-    return world, replay(world, POLICIES)
+def played() -> tuple[Trace, list[Result]]:
+    trace = busy(jobs=40, hours=14, apps=2)
+    return trace, replay(trace, POLICIES)
 
 
 def test_the_report_is_one_file_that_shows_every_policy_and_needs_nothing_beside_it(
-    played: tuple[World, list[Result]], tmp_path: Path
+    played: tuple[Trace, list[Result]], tmp_path: Path
 ) -> None:
-    world, results = played
+    trace, results = played
     write_replay_report(
-        world, results, tmp_path / "one.html", title="Two <apps>", notes=["From & for tests."]
+        trace, results, tmp_path / "one.html", title="Two <apps>", notes=["From & for tests."]
     )
     text = (tmp_path / "one.html").read_text()
     assert "<h1>Two &lt;apps&gt;</h1>" in text and "From &amp; for tests." in text
@@ -51,25 +51,25 @@ def test_the_report_is_one_file_that_shows_every_policy_and_needs_nothing_beside
     assert page.count('"showSendToCloud": false') == page.count("Plotly.newPlot(") > 0
     assert "<script src" not in text and "<link" not in text and "<img src" not in page
     write_replay_report(
-        world, results, tmp_path / "two.html", title="Two <apps>", notes=["From & for tests."]
+        trace, results, tmp_path / "two.html", title="Two <apps>", notes=["From & for tests."]
     )
     assert (tmp_path / "two.html").read_bytes() == text.encode()
 
 
 @pytest.mark.parametrize(
-    "world", [of_jobs([(0, 1, 1)], hours=1), of_jobs([(0, 8, 9), (0, 8, 9)], hours=30, demand=[[0] * 30])]
+    "trace", [of_jobs([(0, 1, 1)], hours=1), of_jobs([(0, 8, 9), (0, 8, 9)], hours=30, demand=[[0] * 30])]
 )
-def test_a_replay_of_next_to_nothing_has_a_report(world: World, tmp_path: Path) -> None:
-    write_replay_report(world, replay(world, ["fifo"]), tmp_path / "small.html", day=99)
+def test_a_replay_of_next_to_nothing_has_a_report(trace: Trace, tmp_path: Path) -> None:
+    write_replay_report(trace, replay(trace, ["fifo"]), tmp_path / "small.html", day=99)
     assert "None of these policies tells when a job will end." in (tmp_path / "small.html").read_text()
 
 
 def test_no_column_of_the_policies_lies_outside_the_page(
-    played: tuple[World, list[Result]], tmp_path: Path
+    played: tuple[Trace, list[Result]], tmp_path: Path
 ) -> None:
     """Values and waits are two tables, and the heads of columns wrap."""
-    world, results = played
-    write_replay_report(world, results, tmp_path / "page.html")
+    trace, results = played
+    write_replay_report(trace, results, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert re.search(r"\bth \{[^}]*white-space: normal", text)
     section = text.split("<h2>Policies</h2>")[1].split("<h2>")[0]
@@ -83,33 +83,33 @@ def test_no_column_of_the_policies_lies_outside_the_page(
 
 def test_a_share_of_nothing_is_a_dash(tmp_path: Path) -> None:
     """A job of 5 h alone: no job under 4 h was told an end."""
-    world = of_jobs([(0, 1, 5)], hours=8)
-    results = replay(world, ["fifo", "rolling_perfect"])
+    trace = of_jobs([(0, 1, 5)], hours=8)
+    results = replay(trace, ["fifo", "rolling_perfect"])
     assert results[1].figures["eta"]["told"] == 1 and results[1].figures["eta"]["short"]["told"] == 0
-    write_replay_report(world, results, tmp_path / "long.html")
+    write_replay_report(trace, results, tmp_path / "long.html")
     cells = (tmp_path / "long.html").read_text().split("<h2>Expected ends</h2>")[1].split("</table>")[0]
     assert cells.count("<td>–</td>") == 6 and "100.0 %" in cells and "fifo" not in cells
 
 
 @pytest.mark.parametrize("k", range(len(POLICIES)))
-def test_the_grid_holds_every_gpu_hour_once(played: tuple[World, list[Result]], k: int) -> None:
+def test_the_grid_holds_every_gpu_hour_once(played: tuple[Trace, list[Result]], k: int) -> None:
     """Blocks and apps never overlap: what the grid shows of each adds up to what it ran and held."""
-    world, results = played
+    trace, results = played
     outcome = results[k].outcome
-    columns = world.hours * 360
-    grid = owners(world, outcome, 0.0, world.end_s, columns)
-    shown = np.bincount(grid[grid != FREE], minlength=len(world.jobs) + len(world.apps)) / 360
-    end = np.minimum(outcome.start + world.duration_s, world.end_s)
-    ran = np.where(np.isfinite(outcome.start), world.block * (end - outcome.start) / HOUR, 0.0)
-    assert shown[: len(world.jobs)] == pytest.approx(ran, abs=0.05)
-    assert shown[len(world.jobs) :] == pytest.approx(outcome.held.sum(axis=1), abs=0.05)
+    columns = trace.hours * 360
+    grid = owners(trace, outcome, 0.0, trace.end_s, columns)
+    shown = np.bincount(grid[grid != FREE], minlength=len(trace.jobs) + len(trace.apps)) / 360
+    end = np.minimum(outcome.start + trace.duration_s, trace.end_s)
+    ran = np.where(np.isfinite(outcome.start), trace.block * (end - outcome.start) / HOUR, 0.0)
+    assert shown[: len(trace.jobs)] == pytest.approx(ran, abs=0.05)
+    assert shown[len(trace.jobs) :] == pytest.approx(outcome.held.sum(axis=1), abs=0.05)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("traces")
-    world = busy(jobs=80, hours=48)
-    world.jobs[["job_id", "kind", "status", "submit_time", "duration_s", "gpus", "user"]].to_csv(
+    trace = busy(jobs=80, hours=48)
+    trace.jobs[["job_id", "kind", "status", "submit_time", "duration_s", "gpus", "user"]].to_csv(
         folder / "jobs.csv", index=False
     )
     hours = pd.date_range("2026-01-01", periods=15 * 24, freq="h", tz="UTC")
@@ -216,8 +216,8 @@ def test_a_wrong_option_is_named_in_one_line(
 
 
 def test_days_that_are_skipped_are_skipped_in_jobs_and_in_traffic(files: tuple[str, str]) -> None:
-    whole = world_from_traces(*files, gpus=16, days=1.5)
-    later = world_from_traces(*files, gpus=16, days=0.5, skip_days=1)
+    whole = trace_from_files(*files, gpus=16, days=1.5)
+    later = trace_from_files(*files, gpus=16, days=0.5, skip_days=1)
     assert later.start == whole.start + pd.Timedelta(days=1)
     kept = whole.submit_s >= 24 * HOUR
     assert np.allclose(later.submit_s, whole.submit_s[kept] - 24 * HOUR)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replay_world import busy
+from replay_traces import busy
 
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
@@ -16,13 +16,13 @@ PARAMETERS = {"job_quantile": (0.5, 0.8), "rounds": (0, 3)}
 
 
 def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> None:
-    world = busy(jobs=20, hours=10)
-    found = tune(world, PARAMETERS, name="rolling_perfect_demand", search="grid", unmet_share=1.0)
+    trace = busy(jobs=20, hours=10)
+    found = tune(trace, PARAMETERS, name="rolling_perfect_demand", search="grid", unmet_share=1.0)
     assert len(found.table) == 4
     assert found.within
     for row in found.table.to_dict(orient="records"):
         policy = Policy(job_quantile=row["job_quantile"])
-        alone = replay(world, ["rolling_perfect_demand"], policy, rounds=int(row["rounds"]))[0].figures
+        alone = replay(trace, ["rolling_perfect_demand"], policy, rounds=int(row["rounds"]))[0].figures
         assert row["value"] == alone["value"]
         assert row["unmet_share"] == pytest.approx(alone["unmet_share"])
         assert row["jct_mean_h"] == alone["jct_h"]["mean"]
@@ -35,14 +35,14 @@ def test_the_grid_tries_every_setting_and_each_row_is_what_a_replay_gives() -> N
 
 
 def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() -> None:
-    worlds = {"a": busy(1, jobs=15, hours=8), "b": busy(2, jobs=15, hours=8)}
+    traces = {"a": busy(1, jobs=15, hours=8), "b": busy(2, jobs=15, hours=8)}
     base = Policy(job_quantile=0.5)
-    found = tune(worlds, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
+    found = tune(traces, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
     first = found.table.iloc[0]
     assert (first["job_quantile"], first["rounds"]) == (0.5, 0)
     assert found.table["value_share"].max() >= first["value_share"]
     assert not found.table.duplicated(list(PARAMETERS)).any()
-    again = tune(worlds, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
+    again = tune(traces, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
     assert found.table.equals(again.table)
 
 

@@ -15,8 +15,8 @@ from tidegrid.data import read_requests
 from tidegrid.errors import InputError
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.control import tick as run_tick
+from tidegrid.pipeline.memory import Changes
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Changes
 from tidegrid.pipeline.rolling import Commit, StateStore, store
 from tidegrid.pipeline.worlds.files import Files
 from tidegrid.scheduler import StalePlanError

@@ -12,8 +12,8 @@ from tidegrid.errors import InputError
 from tidegrid.estimators import Estimator
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.hours import record_of
+from tidegrid.pipeline.memory import Hour
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.records import Hour
 from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.pipeline.worlds.files import Files
 from tidegrid.scheduler import Plan, Problem, check

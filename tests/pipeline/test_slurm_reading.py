@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidegrid.errors import InputError
 from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
+from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob, allows
 from tidegrid.pipeline.worlds.slurm.handover import (
     Memory,
     Start,
@@ -29,7 +30,6 @@ from tidegrid.pipeline.worlds.slurm.read import (
     partitions_in,
     reservations_in,
 )
-from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob, allows
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 NOW = pd.Timestamp("2026-12-01T00:00Z")

@@ -18,10 +18,10 @@ from tidegrid.data import gpu_ids
 from tidegrid.data.nodelist import as_nodes, nodes_of
 from tidegrid.pipeline.outlook import Outlook, kept_in
 from tidegrid.pipeline.worlds.slurm.commands import SACCT, Saved, Slurm
+from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.facts import Facts, facts_of, priorities
 from tidegrid.pipeline.worlds.slurm.handover import Memory, Start, recover, release_all, start
 from tidegrid.pipeline.worlds.slurm.read import limits_in, nodes_in, partitions_in, reservations_in
-from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 NODES = """\

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from replay_world import START
+from replay_traces import START
 
 from tidegrid.data import History, write_cluster, write_table
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.replay import World, world_from_traces
+from tidegrid.pipeline.replay import Trace, trace_from_files
 from tidegrid.pipeline.replay.run import forecaster_of, play
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.rolling.commit import decided
@@ -24,7 +24,7 @@ from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Outage, Realtime
 SETTINGS = Settings(policy=Policy(horizon_hours=12, lookahead_hours=12), refit_hours=None)
 
 
-def made_up(hours: int = 9, jobs: int = 60, gpus: int = 16) -> World:
+def made_up(hours: int = 9, jobs: int = 60, gpus: int = 16) -> Trace:
     """Jobs of which one in five fails, an app that swaps, and a GPU that dies under a job."""
     rng = np.random.default_rng(5)
     submit = np.sort(rng.uniform(0, (hours - 3) * HOUR, jobs)).round()
@@ -44,7 +44,7 @@ def made_up(hours: int = 9, jobs: int = 60, gpus: int = 16) -> World:
     )
     at = np.arange(WARM_UP_HOURS + hours)
     traffic = (100 * (1.2 + np.sin(2 * np.pi * at / 8)) + rng.normal(0, 5, len(at))).round(1)
-    return World(
+    return Trace(
         start=START,
         gpus=gpus,
         node_size=8,
@@ -60,11 +60,11 @@ def made_up(hours: int = 9, jobs: int = 60, gpus: int = 16) -> World:
     )
 
 
-def both(world: World, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
-    """Play a world hour by hour, write each hour's facts as a site's files, and tick on these."""
+def both(trace: Trace, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
+    """Play a trace hour by hour, write each hour's facts as a site's files, and tick on these."""
     site, state = folder / "site", StateStore(folder / "state.db")
     site.mkdir()
-    beside = forecaster_of(world)
+    beside = forecaster_of(trace)
     found = []
 
     def each(played: Simulated, decision: Decision) -> None:
@@ -83,7 +83,7 @@ def both(world: World, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
         commit = tick(state, Files(site), decision.state.now, SETTINGS, forecaster=beside)
         found.append((decision, commit.document))
 
-    play(world, forecaster_of(world), SETTINGS, every_event=False, each=each)
+    play(trace, forecaster_of(trace), SETTINGS, every_event=False, each=each)
     return found
 
 
@@ -96,8 +96,8 @@ def same(found: list[tuple[Decision, dict[str, Any]]]) -> None:
 
 
 def test_a_day_with_failures_swaps_and_a_dead_gpu_is_decided_alike(tmp_path: Path) -> None:
-    world = made_up()
-    found = both(world, tmp_path)
+    trace = made_up()
+    found = both(trace, tmp_path)
     same(found)
     assert sum(len(decision.starts) for decision, _ in found) > 10
     assert sum(move.swaps for decision, _ in found for move in decision.moves) > 2
@@ -109,13 +109,13 @@ def test_a_day_with_failures_swaps_and_a_dead_gpu_is_decided_alike(tmp_path: Pat
 
 @pytest.mark.realdata
 def test_a_day_of_a_public_trace_is_decided_alike(tmp_path: Path, shared_data: Path) -> None:
-    world = world_from_traces(
+    trace = trace_from_files(
         shared_data / "traces" / "helios_venus15k.csv.gz",
         shared_data / "traffic" / "servegen_totals.csv.gz",
         gpus=96,
         days=10 / 24,
         skip_days=20,
     )
-    found = both(world, tmp_path)
+    found = both(trace, tmp_path)
     same(found)
     assert sum(len(decision.starts) for decision, _ in found) > 10

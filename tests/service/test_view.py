@@ -13,7 +13,7 @@ from tidegrid.app.service import view as views
 from tidegrid.app.service.running import Clock
 from tidegrid.app.service.savings import by_week
 from tidegrid.app.service.view import grid_of, runs
-from tidegrid.pipeline.records import Changes
+from tidegrid.pipeline.memory import Changes
 from tidegrid.pipeline.rolling import Commit, StateStore
 from tidegrid.pipeline.rolling.lease import Lease, guard
 from tidegrid.scheduler import StalePlanError, solve

@@ -10,6 +10,7 @@ import pytest
 from cluster import Cluster
 
 from tidegrid.pipeline.worlds.slurm.commands import Slurm
+from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob
 from tidegrid.pipeline.worlds.slurm.handover import (
     Memory,
     Start,
@@ -20,7 +21,6 @@ from tidegrid.pipeline.worlds.slurm.handover import (
     renew,
     start,
 )
-from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 RULE = SlurmSite(mode="start", dry_run=False, hold_minutes=5, verify_seconds=4)

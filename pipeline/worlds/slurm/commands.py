@@ -15,8 +15,8 @@ import pandas as pd
 from tidegrid.data.sacct import FIELDS
 from tidegrid.errors import InputError, TidegridError
 from tidegrid.files import regular_file
+from tidegrid.pipeline.worlds.slurm.entities import QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.read import jobs_of, limits_in, nodes_in, partitions_in, reservations_in
-from tidegrid.pipeline.worlds.slurm.records import QueueJob, Snapshot
 
 SEEN = {
     "squeue.json": ("squeue", "--json"),

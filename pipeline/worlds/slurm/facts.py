@@ -16,7 +16,7 @@ from tidegrid.data.schema import validated
 from tidegrid.data.slurm import features_of
 from tidegrid.data.source import Log, Source
 from tidegrid.errors import InputError
-from tidegrid.pipeline.worlds.slurm.records import Node, QueueJob, Snapshot
+from tidegrid.pipeline.worlds.slurm.entities import Node, QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 from tidegrid.pipeline.worlds.slurm.where import Places
 

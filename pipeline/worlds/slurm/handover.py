@@ -16,7 +16,7 @@ import pandas as pd
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
 from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
-from tidegrid.pipeline.worlds.slurm.records import MARK, QueueJob
+from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 PATIENCE_S = 30.0

@@ -4,8 +4,8 @@ import getpass
 from dataclasses import dataclass
 
 from tidegrid.pipeline.worlds.slurm.commands import CONFIG, Slurm, SlurmError
+from tidegrid.pipeline.worlds.slurm.entities import Snapshot
 from tidegrid.pipeline.worlds.slurm.facts import Facts
-from tidegrid.pipeline.worlds.slurm.records import Snapshot
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tidegrid.data.nodelist import indices_of, nodes_of
 from tidegrid.errors import InputError
-from tidegrid.pipeline.worlds.slurm.records import Limit, Node, Partition, QueueJob, Reservation
+from tidegrid.pipeline.worlds.slurm.entities import Limit, Node, Partition, QueueJob, Reservation
 
 MOST_GPUS = 1024
 """The most GPUs of a node."""

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidegrid.errors import InputError
 from tidegrid.files import read_json
-from tidegrid.pipeline.worlds.slurm.records import QueueJob
+from tidegrid.pipeline.worlds.slurm.entities import QueueJob
 from tidegrid.validation import first_error
 
 FILE = "slurm.json"

@@ -8,7 +8,7 @@ from functools import cached_property
 import pandas as pd
 
 from tidegrid.data.nodelist import as_nodes
-from tidegrid.pipeline.worlds.slurm.records import Node, Partition, QueueJob, Reservation, Snapshot, allows
+from tidegrid.pipeline.worlds.slurm.entities import Node, Partition, QueueJob, Reservation, Snapshot, allows
 
 RETRY = pd.Timedelta(minutes=5)
 """When a job is looked at again that only lacks CPUs or memory now: nothing tells when these become free."""

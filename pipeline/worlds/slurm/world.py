@@ -16,6 +16,7 @@ from tidegrid.pipeline.rolling.store import Commit
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.worlds import Reading, news_since
 from tidegrid.pipeline.worlds.slurm.commands import SEEN, Slurm, SlurmError
+from tidegrid.pipeline.worlds.slurm.entities import QueueJob
 from tidegrid.pipeline.worlds.slurm.facts import Facts, facts_of
 from tidegrid.pipeline.worlds.slurm.handover import (
     Memory,
@@ -28,7 +29,6 @@ from tidegrid.pipeline.worlds.slurm.handover import (
     start,
 )
 from tidegrid.pipeline.worlds.slurm.read import jobs_of
-from tidegrid.pipeline.worlds.slurm.records import QueueJob
 from tidegrid.pipeline.worlds.slurm.site import FILE, SlurmSite
 
 HISTORY, TRAFFIC, MEMORY, LOG = "jobs.parquet", "traffic.csv", "slurm-memory.json", "slurm-commands.jsonl"

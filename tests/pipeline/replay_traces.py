@@ -1,10 +1,10 @@
-"""Made-up worlds for the tests of the replay."""
+"""Made-up traces for the tests of the replay."""
 
 import numpy as np
 import pandas as pd
 
 from tidegrid.data import History
-from tidegrid.pipeline.replay import World
+from tidegrid.pipeline.replay import Trace
 from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, RealtimeApp
 
 START = pd.Timestamp("2026-03-02T00:00:00Z")
@@ -18,8 +18,8 @@ def of_jobs(
     priority: list[int] | None = None,
     user: list[str] | None = None,
     demand: list[list[int]] | None = None,
-) -> World:
-    """A world of (submit hour, GPUs, hours) and, for each app, the GPUs that it needs in each hour."""
+) -> Trace:
+    """A trace of (submit hour, GPUs, hours) and, for each app, the GPUs that it needs in each hour."""
     submit, block, length = (np.array(column, float) for column in zip(*jobs, strict=True))
     table = pd.DataFrame(
         {
@@ -36,7 +36,7 @@ def of_jobs(
         RealtimeApp(f"app{k}", 8, 2, np.concatenate([np.ones(WARM_UP_HOURS), need]).astype(float), 1.0)
         for k, need in enumerate(demand or [])
     )
-    return World(
+    return Trace(
         start=START,
         gpus=gpus,
         node_size=8,
@@ -51,7 +51,7 @@ def of_jobs(
     )
 
 
-def busy(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> World:
+def busy(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: int = 1) -> Trace:
     """A contended pool, users with habits, and apps with a daily rhythm."""
     rng = np.random.default_rng(seed)
     submit = np.sort(rng.uniform(0, hours - 4, jobs)).round(3)
