@@ -275,7 +275,7 @@ def estimate(
     InputError
         A request's feature is not usable; column and row are named.
     """
-    rows, refused = _candidates(requests, cluster.pools, features)
+    rows, columns, refused = _candidates(requests, cluster.pools, features)
     asked = len(rows)
     if len(running):
         under_way = _under_way(running, cluster)
@@ -283,17 +283,7 @@ def estimate(
     if rows.empty:
         return replace(Estimates.none(), reasons=refused), np.empty((0, len(LEVELS))), []
     answered = answer(rows, estimators, brief, scaling)
-    own = rows.head(asked) if asked else _no_candidates()
-    columns = {
-        "job_id": own["job_id"].to_numpy(dtype=object).astype(str).astype(object),
-        "pool": own["_pool"].to_numpy(dtype=object),
-        "gpus": own["_block"].to_numpy(dtype=float).astype(np.int64),
-        "nodes": own["_nodes"].to_numpy(dtype=float).astype(np.int64),
-        "asked": own["_asked"].to_numpy(dtype=bool),
-        "estimator": answered.estimator[:asked],
-        "basis": answered.basis[:asked],
-        "note": answered.note[:asked],
-    }
+    columns |= {name: getattr(answered, name)[:asked] for name in ("estimator", "basis", "note")}
     possible = answered.feasible[:asked]
     found = Estimates(columns, answered.hours[:asked], answered.limits[:asked])
     if not possible.all():
@@ -316,11 +306,8 @@ def _under_way(running: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
         _slower(pool, cluster.pools) if not str(one) else 1.0 for pool, one in zip(pools, said, strict=True)
     ]
     types = [pool.gpu_type for pool in pools]
-    return (
-        _with_nodes(rows, nodes)
-        .assign(gpu_type=types, asked_gpus=np.nan, _slower=slower)
-        .reset_index(drop=True)
-    )
+    new = {"gpu_type": np.array(types, dtype=object), "asked_gpus": np.nan, "_slower": slower}
+    return _with_nodes(rows.reset_index(drop=True), nodes, **new)
 
 
 def _slower(pool: Pool, pools: Iterable[Pool]) -> float:
@@ -335,12 +322,12 @@ def _slower(pool: Pool, pools: Iterable[Pool]) -> float:
     return theirs.tflops * theirs.part / (mine.tflops * mine.part) if known and also else 1.0
 
 
-def _with_nodes(rows: pd.DataFrame, of_pool: np.ndarray) -> pd.DataFrame:
-    """Return rows with the GPUs of a node: a job that does not say takes those of its pool, whatever others say."""
+def _with_nodes(rows: pd.DataFrame, of_pool: np.ndarray, **more: Any) -> pd.DataFrame:
+    """Return rows with more columns and the GPUs of a node: a job that does not say takes those of its pool."""
     if "gpus_per_node" in rows:
         told = rows["gpus_per_node"].to_numpy(dtype=float)
         of_pool = np.where(np.isnan(told), of_pool, told)
-    return rows.assign(gpus_per_node=of_pool)
+    return rows.assign(gpus_per_node=of_pool, **more)
 
 
 def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
@@ -488,16 +475,17 @@ def _choose(rows: pd.DataFrame, estimators: Mapping[str, Estimator]) -> tuple[np
 
 def _candidates(
     requests: pd.DataFrame, pools: Iterable[Pool], features: pd.DataFrame | None = None
-) -> tuple[pd.DataFrame, dict[str, str]]:
+) -> tuple[pd.DataFrame, dict[str, np.ndarray], dict[str, str]]:
+    """Return what estimators read of each shape that a request may have, what it is, and why jobs have none."""
     pools = list(pools)
     types = sorted({pool.gpu_type for pool in pools})
     refused: dict[str, str] = {}
     where: list[int] = []
-    found: list[tuple[float, int, int, bool, str, str, float, float]] = []
-    columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type")
-    more = (requests[name] if name in requests else [np.nan] * len(requests) for name in _WHERE)
+    found: list[tuple[Any, ...]] = []
+    columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type", *_WHERE)
+    cells = (requests[name].tolist() if name in requests else [np.nan] * len(requests) for name in columns)
     for i, (job, gpus, min_gpus, max_gpus, wanted_type, only, on, wide) in enumerate(
-        zip(*(requests[c] for c in columns), *more, strict=True)
+        zip(*cells, strict=True)
     ):
         wanted = int(gpus)
         low, high = _whole(min_gpus, wanted), _whole(max_gpus, wanted)
@@ -521,31 +509,33 @@ def _candidates(
                     on_nodes = _whole(wide, 0) if asked else 0
                     spread = on_nodes if _even(pool, held, on_nodes) else laid(pool, held)[1]
                     of_node = float(pool.gpus_per_node or pool.node_size or np.nan)
-                    found.append((counted, held, spread, asked, pool.id, pool.gpu_type, of_node, slower))
+                    found.append(
+                        (str(job), pool.id, held, spread, asked, counted, pool.gpu_type, of_node, slower)
+                    )
         if len(where) == before:
             fewest = min(laid(pool, low)[0] for pool in matching)
             refused[str(job)] = (
                 f"needs {'a block of ' if matching[0].placement == 'line' else ''}{fewest} GPUs; the largest pool that "
                 f"it may use has {max(pool.gpus for pool in matching)}"
             )
-    if not len(requests):
-        return _no_candidates(), refused
+    kinds = (object, object, np.int64, np.int64, np.bool_, float, object, float, float)
+    parts = [np.array([one[k] for one in found], dtype=kind) for k, kind in enumerate(kinds)]
+    shapes = dict(zip(_SHAPE, parts, strict=False))
+    counted, types, of_nodes, slowness = parts[len(_SHAPE) :]
+    if not found:
+        return pd.DataFrame(), shapes, refused
     rows = request_features(requests) if features is None else features
-    if where != list(range(len(rows))):
-        rows = rows.iloc[where]
-    rows = rows.reset_index(drop=True)
-    names = ("gpus", "_block", "_nodes", "_asked", "_pool", "gpu_type", "_of_node", "_slower")
-    new: dict[str, Any] = {name: [one[k] for one in found] for k, name in enumerate(names)}
-    of_nodes = np.array(new.pop("_of_node"), dtype=float)
-    return _with_nodes(rows, of_nodes).assign(asked_gpus=rows["gpus"], **new), refused
+    rows = rows.take(where)
+    new = {"gpus": counted, "gpu_type": types, "asked_gpus": rows["gpus"].to_numpy(), "_slower": slowness}
+    return _with_nodes(rows.reset_index(drop=True), of_nodes, **new), shapes, refused
 
 
 _WHERE = ("allowed_pools", "allowed_nodes", "nodes")
 """Columns of requests that say where a job may run, and on how many nodes."""
 
 
-def _no_candidates() -> pd.DataFrame:
-    return pd.DataFrame({name: [] for name in ("job_id", "_pool", "_block", "_nodes", "_asked")})
+_SHAPE = ("job_id", "pool", "gpus", "nodes", "asked")
+"""What a shape is."""
 
 
 def _even(pool: Pool, gpus: int, nodes: int) -> bool:
@@ -583,10 +573,10 @@ def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping
     request
         A frame of one row, as :func:`tidegrid.data.read_requests` returns it.
     """
-    rows, refused = _candidates(request, cluster.pools)
+    rows, shapes, refused = _candidates(request, cluster.pools)
     if rows.empty:
         return next(iter(refused.values()))
-    asked = rows[rows["_asked"].to_numpy(dtype=bool)]
+    asked = rows[shapes["asked"]]
     row = (asked if len(asked) else rows).iloc[[0]]
     chosen, notes = _choose(row, estimators)
     estimator = estimators[chosen[0]]

@@ -1,7 +1,7 @@
 """Expected start and end of each job, with a band: the plan's order replayed under drawn durations."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -91,30 +91,55 @@ def bands_of(
 
     The parameters are those of :func:`eta_table`.
     """
-    step_h, stretch = problem.step_minutes / 60, widths or Widths()
-    drawn = {}
-    for p in in_order(plan):
-        known = hours.get((p.job, p.pool, p.gpus))
-        if known is None:
-            drawn[p.job] = np.full(DRAWS, float(p.steps))
-        else:
-            logs = np.log(np.maximum(known, 1e-6))
-            drawn[p.job] = np.exp(np.interp(_luck(p.job, seed), LEVELS, logs)) / step_h
-    for p, starts, ends in follow(problem, plan, drawn):
-        if only is not None and p.job not in only:
-            continue
-        first, last = np.quantile(np.stack([starts, ends]), BAND, axis=1).T
+    stretch = widths or Widths()
+    order = in_order(plan)
+    if only is not None:
+        # nothing that is placed later bears on those that are asked about
+        last_asked = max((k for k, p in enumerate(order) if p.job in only), default=-1)
+        order = order[: last_asked + 1]
+    told = [
+        (p, starts, ends)
+        for p, starts, ends in follow(problem, plan, _drawn(order, hours, seed, problem.step_minutes), order)
+        if only is None or p.job in only
+    ]
+    if not told:
+        return
+    firsts, lasts = np.quantile([[one[1] for one in told], [one[2] for one in told]], BAND, axis=2).transpose(
+        1, 2, 0
+    )
+    for (p, _, _), first, last in zip(told, firsts, lasts, strict=True):
         if p.start > 0:
             first = widened(first, stretch.start, p.start)
             last = widened(last, stretch.end, p.start + p.steps)
         yield p, first, last
 
 
+def _drawn(
+    order: Sequence[Placement],
+    hours: Mapping[tuple[str, str, int], np.ndarray],
+    seed: int,
+    step_minutes: int,
+) -> dict[str, np.ndarray]:
+    """Return the steps that each placed job takes in each future, shape (DRAWS,); as planned where nothing is known."""
+    known = [(p.job, hours[key]) for p in order if (key := (p.job, p.pool, p.gpus)) in hours]
+    drawn = {p.job: np.full(DRAWS, float(p.steps)) for p in order}
+    if known:
+        logs = np.log(np.maximum([one for _, one in known], 1e-6))
+        even = np.exp(logs[:, _LEFT] + np.diff(logs)[:, _LEFT] * _SHARE) / (step_minutes / 60)
+        drawn |= {job: steps[_luck(job, seed)] for (job, _), steps in zip(known, even, strict=True)}
+    return drawn
+
+
+_EVEN = (np.arange(DRAWS) + 0.5) / DRAWS
+_LEFT = np.clip(np.searchsorted(LEVELS, _EVEN, side="right") - 1, 0, len(LEVELS) - 2)
+_SHARE = np.clip((_EVEN - np.array(LEVELS)[_LEFT]) / np.diff(LEVELS)[_LEFT], 0.0, 1.0)
+
+
 @lru_cache(maxsize=4096)
 def _luck(job: str, seed: int) -> np.ndarray:
-    """Return a job's levels in the drawn futures, shape (DRAWS,): an even grid in an order of its own."""
+    """Return the order of its own in which a job goes through the drawn futures, shape (DRAWS,)."""
     key = int.from_bytes(hashlib.blake2b(f"{seed}:{job}".encode(), digest_size=8).digest(), "big")
-    return (np.random.default_rng(key).permutation(DRAWS) + 0.5) / DRAWS
+    return np.random.default_rng(key).permutation(DRAWS)
 
 
 def deadline_risks(requests: pd.DataFrame, problem: Problem, etas: pd.DataFrame, timezone: str) -> list[str]:
@@ -158,7 +183,10 @@ def in_order(plan: Plan) -> list[Placement]:
 
 
 def follow(
-    problem: Problem, plan: Plan, drawn: Mapping[str, np.ndarray]
+    problem: Problem,
+    plan: Plan,
+    drawn: Mapping[str, np.ndarray],
+    order: Sequence[Placement] | None = None,
 ) -> Iterator[tuple[Placement, np.ndarray, np.ndarray]]:
     """Yield each placement with its starts and ends, in steps, in futures where jobs take as long as drawn.
 
@@ -166,13 +194,15 @@ def follow(
     ----------
     drawn
         For each placed job its durations (of a running job: the rest) in steps, shape (draws,).
+    order
+        The first placements as :func:`in_order` gives them; default all.
     """
     jobs = {job.id: job for job in problem.jobs}
-    busy = _app_cells(plan, problem) | _closed_cells(problem)
+    busy = _before(plan, problem)
     rules = _Rules(problem)
     draws = len(next(iter(drawn.values()))) if drawn else 0
     free_at = {pool.id: np.zeros((pool.gpus, draws)) for pool in problem.pools}
-    for p in in_order(plan):
+    for p in in_order(plan) if order is None else order:
         job = jobs[p.job]
         block = slice(p.first_gpu, p.first_gpu + p.gpus) if p.gpu_ids is None else list(p.ids)
         if job.running is not None:
@@ -180,7 +210,7 @@ def follow(
         else:
             starts = np.maximum(free_at[p.pool][block].max(axis=0), float(job.earliest))
             starts = np.maximum(starts, rules.earliest(job, p, draws))
-            if p.start > 0 and any((p.pool, gpu, p.start - 1) in busy for gpu in p.ids):
+            if 0 < p.start <= problem.steps and busy[p.pool][block, p.start - 1].any():
                 starts = np.maximum(starts, float(p.start))
         ends = starts + drawn[p.job]
         free_at[p.pool][block] = ends
@@ -193,25 +223,18 @@ def instant_of(problem: Problem, step: float) -> pd.Timestamp:
     return (start_of(problem) + pd.Timedelta(minutes=step * problem.step_minutes)).round("s")
 
 
-def _app_cells(plan: Plan, problem: Problem) -> set[tuple[str, int, int]]:
-    pools = {app.id: app.pool for app in problem.apps}
-    return {
-        (pools[entry.app], gpu, t)
-        for entry in plan.apps
-        for t, cells in enumerate(entry.cells)
-        for gpu in flat(cells)
-    }
-
-
-def _closed_cells(problem: Problem) -> set[tuple[str, int, int]]:
-    """Return the last closed step of each window that opens again inside the horizon, GPU by GPU."""
-    return {
-        (pool.id, gpu, c.end - 1)
-        for pool in problem.pools
-        for c in pool.closed or ()
-        if c.end <= problem.steps
-        for gpu in range(*c.gpus)
-    }
+def _before(plan: Plan, problem: Problem) -> dict[str, np.ndarray]:
+    """Return by pool, shape (gpus, steps), where apps hold GPUs, and the last step of each window that ends."""
+    out = {pool.id: np.zeros((pool.gpus, problem.steps), dtype=bool) for pool in problem.pools}
+    for entry in plan.apps:
+        cells = out[problem.app_by_id[entry.app].pool]
+        for t, held in enumerate(entry.cells):
+            cells[list(flat(held)), t] = True
+    for pool in problem.pools:
+        for closed in pool.closed or ():
+            if closed.end <= problem.steps:
+                out[pool.id][slice(*closed.gpus), closed.end - 1] = True
+    return out
 
 
 class _Rules:

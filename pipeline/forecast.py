@@ -15,7 +15,6 @@ from tidegrid.pipeline.backtest import one_thread, rows_of, updated
 from tidegrid.pipeline.demand import (
     HOUR,
     Demand,
-    capacity_of,
     demand_of,
     hourly_gpus,
     hours_asked,
@@ -77,6 +76,9 @@ class Forecaster(Protocol):
 
     def forecast(self, state: State, policy: Policy) -> Forecast:
         """Forecast durations, remaining times and demand."""
+
+
+_NO_ROWS = pd.DataFrame()
 
 
 @dataclass
@@ -209,12 +211,12 @@ class Estimating:
         if not new and not more:
             return
         found, whole, notes = estimate(
-            state.requests.iloc[new],
-            state.running.iloc[more],
+            state.requests.take(new),
+            state.running.take(more) if more else _NO_ROWS,
             state.cluster,
             self.estimators,
             self.brief,
-            state.features.iloc[new],
+            state.features.take(new),
             scaling,
         )
         told.estimates = told.estimates.joined(found)
@@ -232,7 +234,13 @@ class Estimating:
             told.traffic, told.apps = self._traffic(state, policy, told, series, levels), []
         # the GPUs that apps hold change inside an hour; what they need does not, where it follows from traffic
         asked = [
-            (app.id, app.series, app.share, app.capacity, capacity_of(app) is None and kept_gpus(app))
+            (
+                app.id,
+                app.series,
+                app.share,
+                app.capacity,
+                app.capacity.units_per_gpu_hour is None and kept_gpus(app),
+            )
             for app in apps
         ]
         if told.apps != asked:

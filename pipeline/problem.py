@@ -23,6 +23,11 @@ def steps_of(hours: float, step_minutes: int) -> int:
     return max(1, math.ceil(hours * 60 / step_minutes - 1e-9))
 
 
+def _steps(hours: np.ndarray, step_minutes: int) -> list[int]:
+    """Return `steps_of` of each."""
+    return np.maximum(1, np.ceil(hours * 60 / step_minutes - 1e-9)).astype(int).tolist()
+
+
 def build_problem(state: State, forecast: Forecast, policy: Policy, candidates: int | None = None) -> Problem:
     """State what is to be decided, as the contract's problem of version 2: the one way to turn facts into one.
 
@@ -99,7 +104,7 @@ def _column(frame: pd.DataFrame, name: str) -> Sequence[Any]:
     """Return a column's cells, empty text for none; a column that is absent has none."""
     if name not in frame:
         return [""] * len(frame)
-    return ["" if pd.isna(cell) else cell for cell in frame[name].tolist()]
+    return [cell if isinstance(cell, str) else "" if pd.isna(cell) else cell for cell in frame[name].tolist()]
 
 
 def _groups(state: State) -> list[dict[str, Any]]:
@@ -115,12 +120,11 @@ def _groups(state: State) -> list[dict[str, Any]]:
 
 def predecessors(requests: pd.DataFrame) -> dict[str, list[str]]:
     """Return the jobs that each waiting job comes after, by id; those that come after none are left out."""
+    cells = _column(requests, "after")
+    if not any(cells):
+        return {}
     ids = requests["job_id"].astype(str)
-    return {
-        job: str(cell).split()
-        for job, cell in zip(ids, _column(requests, "after"), strict=True)
-        if str(cell).strip()
-    }
+    return {job: str(cell).split() for job, cell in zip(ids, cells, strict=True) if str(cell).strip()}
 
 
 def held_back(state: State, planned: Iterable[str]) -> dict[str, str]:
@@ -168,10 +172,13 @@ def _waiting(
     columns = ("kind", "priority", "submit_time", "earliest_time", "deadline")
     kinds, priorities, submitted, earliest, deadlines = (state.requests[name].tolist() for name in columns)
     ids, waited = state.waiting_ids, state.waited_days()
+    has_deadline, has_earliest = (state.requests[n].notna().tolist() for n in ("deadline", "earliest_time"))
     estimates = forecast.estimates
-    hours = interpolate(estimates.quantiles, policy.job_quantile).tolist()
+    planned = interpolate(estimates.quantiles, policy.job_quantile)
+    hours = planned.tolist()
     pools, blocks = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
     asked_rows = estimates.columns["asked"].tolist()
+    lengths = _steps(planned, policy.step_minutes)
     load = {pool.id: 0.0 for pool in state.cluster.pools}
     left_out = held_back(state, {*estimates.rows, *state.running_ids})
     found: list[_Way] = []
@@ -180,9 +187,9 @@ def _waiting(
         if rows is None or ids[k] in left_out:
             continue
         ways = [(pools[row], blocks[row], hours[row]) for row in rows]
-        steps = [steps_of(way[2], policy.step_minutes) for way in ways]
+        steps = [lengths[row] for row in rows]
         due = None
-        if not pd.isna(deadlines[k]):
+        if has_deadline[k]:
             left = (deadlines[k] - state.now).total_seconds() / 3600
             steps, due = _due(left, ways, steps, policy.step_minutes)
         asked = _asked(ways, steps, [asked_rows[row] for row in rows], load, state.cluster)
@@ -190,8 +197,8 @@ def _waiting(
     if not found:
         return []
     plain = np.array([float(priorities[one.row]) for one in found])
-    lengths = np.array([one.ways[one.asked or 0][2] for one in found])
-    weight = raised(plain, waited[[one.row for one in found]], lengths, policy)
+    asked_h = np.array([one.ways[one.asked or 0][2] for one in found])
+    weight = raised(plain, waited[[one.row for one in found]], asked_h, policy)
     chosen: Sequence[int] = range(len(found))
     if candidates is not None and len(found) > candidates:
         chosen = sorted(np.lexsort((np.arange(len(found)), -weight))[:candidates].tolist())
@@ -205,7 +212,7 @@ def _waiting(
         if ids[one.row] in left_out:
             continue
         wait = 0.0
-        if not pd.isna(earliest[one.row]):
+        if has_earliest[one.row]:
             wait = (earliest[one.row] - state.now).total_seconds() / 60 / policy.step_minutes
         shapes = [shaped.of(row, one.row, steps) for row, steps in zip(one.rows, one.steps, strict=True)]
         job: dict[str, Any] = {
@@ -235,8 +242,7 @@ class _Shapes:
         self.pool = estimates.columns["pool"].tolist()
         self.gpus, self.nodes = estimates.columns["gpus"].tolist(), estimates.columns["nodes"].tolist()
         self.success = estimates.success.tolist()
-        self.hours = interpolate(estimates.work, policy.job_quantile).tolist()
-        self.minutes = policy.step_minutes
+        self.steps = _steps(interpolate(estimates.work, policy.job_quantile), policy.step_minutes)
         self.on = _column(state.requests, "allowed_nodes")
 
     def of(self, row: int, request: int, steps: int) -> dict[str, Any]:
@@ -253,7 +259,7 @@ class _Shapes:
 
     def work_of(self, row: int) -> int:
         """Return the GPU-steps that the job's work takes at this shape, whatever its time limit."""
-        return int(self.gpus[row] * steps_of(self.hours[row], self.minutes))
+        return int(self.gpus[row] * self.steps[row])
 
 
 class _Rules:
@@ -335,7 +341,9 @@ def _asked(
     sized = [i for i in range(len(ways)) if asked[i]]
     if not sized:
         return None
-    best = min(sized, key=lambda i: (load[ways[i][0]] / cluster.pool(ways[i][0]).gpus, i))
+    best = sized[0]
+    if len(sized) > 1:
+        best = min(sized, key=lambda i: (load[ways[i][0]] / cluster.pool(ways[i][0]).gpus, i))
     load[ways[best][0]] += ways[best][1] * steps[best]
     return best
 

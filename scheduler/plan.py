@@ -90,8 +90,8 @@ class Plan:
         One entry for each app of the problem.
     metrics
         Figures as `check` computes them.
-    problem_sha256
-        Version of the input that this plan answers.
+    stated_sha256
+        Version of the input that the file of this plan states; None where it was not read from a file.
     extra
         Further keys of the file: explanations, risks, idle windows, timings, solver status.
     """
@@ -100,7 +100,7 @@ class Plan:
     placements: tuple[Placement, ...]
     apps: tuple[AppCells, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
-    problem_sha256: str | None = None
+    stated_sha256: str | None = field(default=None, compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     # The input, for drawing the grid; None where the plan was read from a file, which states its own grid.
@@ -121,11 +121,15 @@ class Plan:
             mode=mode,
             placements=tuple(placements),
             apps=tuple(apps),
-            problem_sha256=problem.sha256,
             extra=extra,
             version=problem.version,
             problem=problem,
         )
+
+    @property
+    def problem_sha256(self) -> str | None:
+        """Version of the input that this plan answers; it takes a while to work out, and most plans are never asked."""
+        return self.stated_sha256 if self.problem is None else self.problem.sha256
 
     @cached_property
     def placement_by_job(self) -> dict[str, Placement]:

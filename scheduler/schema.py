@@ -1,6 +1,7 @@
 """Records of a JSON file that validate themselves, with errors that name the path and the fix."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -26,9 +27,12 @@ Index = Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)]
 Amount = Annotated[StrictInt | StrictFloat, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
+
+
 def _one_line(value: str) -> str:
     # Ids stand in messages of one line and in files of UTF-8.
-    if any(c < " " or c in "\x7f\x85\u2028\u2029" or "\ud800" <= c <= "\udfff" for c in value):
+    if _CONTROL.search(value):
         raise InputError(f"{shown(value)} holds a control character", fix="write an id of one line of text")
     return value
 

@@ -374,4 +374,5 @@ def _tables(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:
     text = [name for name in table.columns if pd.api.types.is_string_dtype(table[name].dtype)]
-    return table.astype(dict.fromkeys(text, object)).copy()
+    out = table.astype(dict.fromkeys(text, object)).copy()
+    return out.set_axis(out.columns.astype(object), axis=1)
