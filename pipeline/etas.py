@@ -244,7 +244,8 @@ class _Rules:
         self.limits = list(limits_of(problem))
         self.after = any(job.after for job in problem.jobs)
         self.ends: dict[str, np.ndarray] = {}
-        self.counted: dict[int, list[tuple[int, np.ndarray]]] = {}
+        # the ends that may still matter, by limit: amounts and instants, latest first, shape (jobs, draws)
+        self.counted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def earliest(self, job: Job, p: Placement, draws: int) -> np.ndarray:
         """Return the first instant, in steps, that order and limits allow in each future; shape (draws,)."""
@@ -253,14 +254,13 @@ class _Rules:
             if name in self.ends:
                 out = np.maximum(out, self.ends[name])
         for k in self._of(job, p):
-            limit, on = self.limits[k], self.counted.get(k, [])
-            if not on:
+            limit = self.limits[k]
+            if k not in self.counted:
                 continue
-            amounts, ends = np.array([one[0] for one in on]), np.stack([one[1] for one in on])
-            latest = np.argsort(-ends, axis=0, kind="stable")
+            amounts, ends = self.counted[k]
             # those that end last may go on together as long as there is room for this one beside them
-            over = np.cumsum(amounts[latest], axis=0) > limit.most - (p.gpus if limit.counts_gpus else 1)
-            first = np.take_along_axis(ends, latest, axis=0)[over.argmax(axis=0), np.arange(draws)]
+            over = amounts.cumsum(axis=0) > limit.most - (p.gpus if limit.counts_gpus else 1)
+            first = ends[over.argmax(axis=0), np.arange(draws)]
             out = np.maximum(out, np.where(over.any(axis=0), first, 0.0))
         return out
 
@@ -269,8 +269,21 @@ class _Rules:
         if self.after:
             self.ends[job.id] = ends
         for k in self._of(job, p):
-            amount = p.gpus if self.limits[k].counts_gpus else 1
-            self.counted.setdefault(k, []).append((amount, ends))
+            amounts = np.full((1, len(ends)), p.gpus if self.limits[k].counts_gpus else 1)
+            self.counted[k] = self._latest(k, amounts, ends[None, :])
+
+    def _latest(self, k: int, amounts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends counted in a limit and more, latest first, without those that no job will wait for."""
+        if k in self.counted:
+            amounts, ends = (
+                np.concatenate(pair) for pair in zip(self.counted[k], (amounts, ends), strict=True)
+            )
+            latest = np.argsort(-ends, axis=0, kind="stable")
+            amounts, ends = (np.take_along_axis(one, latest, axis=0) for one in (amounts, ends))
+        # in each future a job waits at most for the first end with which the limit is full
+        full = (amounts.cumsum(axis=0) >= self.limits[k].most).all(axis=1)
+        kept = int(full.argmax()) + 1 if full.any() else len(full)
+        return amounts[:kept], ends[:kept]
 
     def _of(self, job: Job, p: Placement) -> list[int]:
         owners = {("tenant", job.tenant), ("group", job.group)}

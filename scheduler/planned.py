@@ -94,26 +94,34 @@ class PlanBoard(Board):
             self.closed[pool] = kept
 
     @cached_property
-    def _spans(self) -> tuple[list[Hold], np.ndarray, np.ndarray, list[tuple[int, ...]]]:
-        """All holds, with the steps at which they begin and end, and the limits that they count in."""
+    def _spans(self) -> tuple[list[Hold], np.ndarray, dict[str, np.ndarray], dict[int, np.ndarray]]:
+        """All holds; their first and last GPU and steps, shape (4, holds); who is in each pool and limit."""
         holds = [hold for mine in self.holds.values() for hold in mine]
-        begins, ends = (np.array([span[i] for span in holds], dtype="int64") for i in (3, 4))
-        return holds, begins, ends, [tuple(k for k, _ in hold.limits) for hold in holds]
+        edges = [(*_ends(hold.mask), hold.start, hold.end) for hold in holds]
+        pools = np.array([hold.pool for hold in holds], dtype=object)
+        counted: dict[int, np.ndarray] = {}
+        for i, hold in enumerate(holds):
+            for k, _ in hold.limits:
+                counted.setdefault(k, np.zeros(len(holds), dtype=bool))[i] = True
+        of_pool = {pool: pools == pool for pool in self.layout}
+        return holds, np.array(edges, dtype=np.int64).reshape(-1, 4).T, of_pool, counted
 
     def holders(self, ask: Ask, block: int, start: int, stop: int) -> list[str]:
         """Return who holds some of a block, or counts in a limit of the job, in steps ``start`` … ``stop`` − 1.
 
         Those that are there longest come first.
         """
-        limits = {k for k, _ in ask.limits}
+        holds, (low, high, begins, ends), of_pool, counted = self._spans
+        first, last = _ends(block)
+        there = (begins < stop) & (ends > start)
+        near = there & of_pool[ask.pool] & (low <= last) & (high >= first)
+        met = [holds[i] for i in np.flatnonzero(near).tolist() if holds[i].mask & block]
+        for k, _ in ask.limits:
+            if k in counted:
+                met += [holds[i] for i in np.flatnonzero(there & counted[k]).tolist()]
         found: dict[str, int] = {}
-        holds, begins, ends, counted = self._spans
-        for i in np.flatnonzero((begins < stop) & (ends > start)).tolist():
-            hold = holds[i]
-            if hold.task in self._gone:
-                continue
-            in_block = hold.pool == ask.pool and hold.mask & block
-            if in_block or not limits.isdisjoint(counted[i]):
+        for hold in met:
+            if hold.task not in self._gone:
                 found[hold.task] = max(found.get(hold.task, 0), hold.end)
         return sorted(found, key=lambda task: (-found[task], task))
 
@@ -216,6 +224,11 @@ class PlanBoard(Board):
     def _firsts(self, pool: str, gpus: int) -> list[int]:
         layout = self.layout[pool]
         return gpus_of(layout.blocks(layout.every, gpus))
+
+
+def _ends(mask: int) -> tuple[int, int]:
+    """Return the first and the last GPU of a mask; of an empty one, a span that meets none."""
+    return (mask & -mask).bit_length() - 1 if mask else 1 << 40, mask.bit_length() - 1
 
 
 def _bits(mask: int, count: int) -> np.ndarray:

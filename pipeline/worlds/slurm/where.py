@@ -93,7 +93,7 @@ class Places:
         )
 
     def _place(self, job: QueueJob, limit: float) -> Place:
-        ever = [node for node in self.nodes if self._could_run(job, node)]
+        ever = self._ever(job)
         if len(ever) < job.nodes:
             down = [name for name in job.partitions if not self._is_up(name)]
             lacks = "too few nodes have its partition, features, CPUs, memory and GPUs"
@@ -124,17 +124,36 @@ class Places:
     def _gpus_a_node(self, job: QueueJob) -> int:
         return job.gpus_per_node or -(-job.gpus // job.nodes)
 
+    def _ever(self, job: QueueJob) -> list[Node]:
+        """Return the nodes that could run a job if they were empty."""
+        named = set(job.required_nodes) if len(job.required_nodes) >= job.nodes else None
+        able = {kind for kind, node in self._kinds.items() if self._could_run(job, node)}
+        return [
+            node
+            for node, kind in zip(self.nodes, self._kind_of, strict=True)
+            if kind in able and (named is None or node.name in named) and node.name not in job.excluded_nodes
+        ]
+
+    @cached_property
+    def _kind_of(self) -> list[tuple[object, ...]]:
+        """What a node is whatever its name: most nodes of a cluster are like many others."""
+        return [
+            (tuple(one.gpus.items()), one.partitions, one.features, one.cpus, one.memory_mb)
+            for one in self.nodes
+        ]
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[object, ...], Node]:
+        return dict(zip(self._kind_of, self.nodes, strict=True))
+
     def _could_run(self, job: QueueJob, node: Node) -> bool:
         wanted = next(iter(job.gpu_types), "")
         here = node.gpus.get(wanted, 0) if wanted else max(node.gpus.values())
         # GPUs asked for as a total may spread, those asked for by node may not
         enough = here >= job.gpus_per_node if job.gpus_per_node else here > 0
-        named = job.required_nodes if len(job.required_nodes) >= job.nodes else ()
         return (
             enough
             and any(name in node.partitions and self._is_up(name) for name in job.partitions)
-            and (not named or node.name in named)
-            and node.name not in job.excluded_nodes
             and allows(job.features, node.features) is not False
             and node.cpus >= job.cpus / job.nodes
             and node.memory_mb >= job.memory_mb
