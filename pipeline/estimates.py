@@ -119,19 +119,30 @@ class Estimates:
 
     def joined(self, more: "Estimates") -> "Estimates":
         """Return these estimates and those of other jobs."""
-        return Estimates(
+        out = Estimates(
             {name: np.concatenate([self.columns[name], more.columns[name]]) for name in _COLUMNS},
             np.concatenate([self.work, more.work]),
             np.concatenate([self.limits, more.limits]),
             {**self.reasons, **more.reasons},
         )
+        before = len(self.work)
+        vars(out)["rows"] = self.rows | {job: [before + k for k in at] for job, at in more.rows.items()}
+        return out
 
     def of(self, jobs: Iterable[str]) -> "Estimates":
         """Return the estimates of some jobs, in their order."""
         wanted = list(jobs)
-        at = [k for job in wanted for k in self.rows.get(job, ())]
+        at: list[int] = []
+        rows: dict[str, list[int]] = {}
+        for job in wanted:
+            mine = self.rows.get(job)
+            if mine:
+                rows[job] = list(range(len(at), len(at) + len(mine)))
+                at += mine
         reasons = {job: self.reasons[job] for job in wanted if job in self.reasons}
-        return self._take(at, reasons)
+        out = self._take(at, reasons)
+        vars(out)["rows"] = rows
+        return out
 
     def _take(self, at: Any, reasons: Mapping[str, str]) -> "Estimates":
         columns = {name: column[at] for name, column in self.columns.items()}

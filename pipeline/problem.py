@@ -1,17 +1,16 @@
 """From estimates and demand to the allocation problem."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import Cluster
 from tidegrid.data.nodelist import nodes_of
 from tidegrid.data.running import gpu_ids
 from tidegrid.pipeline.aging import raised
-from tidegrid.pipeline.estimates import interpolate
+from tidegrid.pipeline.estimates import Estimates, interpolate
 from tidegrid.pipeline.forecast import Forecast
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.state import State
@@ -153,80 +152,95 @@ def held_back(state: State, planned: Iterable[str]) -> dict[str, str]:
         missing |= set(more)
 
 
-class _Way(NamedTuple):
-    """How a waiting job could run: its row in the queue, its place in the order, its rows of estimates, its shapes."""
+class _Asking(NamedTuple):
+    """A waiting job that can run: its row in the queue, its place in the order, its rows of estimates.
+
+    ``asked`` says which of its shapes the submitter asks for; None for none of them.
+    """
 
     row: int
     order: int
     rows: list[int]
-    ways: list[tuple[str, int, float]]
-    steps: list[int]
-    due: int | None
     asked: int | None
+
+
+def _queue(state: State, estimates: Estimates, steps: Sequence[int]) -> list[_Asking]:
+    """Return the waiting jobs that can run, in order of submission.
+
+    Baselines read which shape is asked for, and the length that a job is weighed by: the size asked for, in the pool
+    with the least work queued; a submitter who may use several pools is taken to look at their queues.
+    """
+    ids, submitted = state.waiting_ids, state.requests["submit_time"].to_numpy("datetime64[ns]")
+    order: Sequence[int] = range(len(ids))
+    if len(ids) > 1 and not (np.diff(submitted) > np.timedelta64(0)).all():
+        instants = submitted.tolist()
+        order = sorted(order, key=lambda k: (instants[k], ids[k]))
+    pools, gpus = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
+    asks = estimates.columns["asked"].tolist()
+    load, size = dict.fromkeys(pools, 0), {pool.id: pool.gpus for pool in state.cluster.pools}
+    left_out = held_back(state, {*estimates.rows, *state.running_ids})
+    out = []
+    for place, k in enumerate(order):
+        rows = estimates.rows.get(ids[k])
+        if rows is None or ids[k] in left_out:
+            continue
+        sized = [i for i, row in enumerate(rows) if asks[row]]
+        asked = sized[0] if sized else None
+        if len(sized) > 1:
+            asked = min(sized, key=lambda i: (load[pools[rows[i]]] / size[pools[rows[i]]], i))
+        if asked is not None:
+            row = rows[asked]
+            load[pools[row]] += gpus[row] * steps[row]
+        out.append(_Asking(k, place, rows, asked))
+    return out
 
 
 def _waiting(
     state: State, forecast: Forecast, policy: Policy, candidates: int | None
 ) -> list[dict[str, Any]]:
     """Return the waiting jobs that can run, in order of submission."""
-    columns = ("kind", "priority", "submit_time", "earliest_time", "deadline")
-    kinds, priorities, submitted, earliest, deadlines = (state.requests[name].tolist() for name in columns)
-    ids, waited = state.waiting_ids, state.waited_days()
-    has_deadline, has_earliest = (state.requests[n].notna().tolist() for n in ("deadline", "earliest_time"))
-    estimates = forecast.estimates
-    planned = interpolate(estimates.quantiles, policy.job_quantile)
-    hours = planned.tolist()
-    pools, blocks = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
-    asked_rows = estimates.columns["asked"].tolist()
-    lengths = _steps(planned, policy.step_minutes)
-    load = {pool.id: 0.0 for pool in state.cluster.pools}
-    left_out = held_back(state, {*estimates.rows, *state.running_ids})
-    found: list[_Way] = []
-    for order, k in enumerate(sorted(range(len(ids)), key=lambda k: (submitted[k], ids[k]))):
-        rows = estimates.rows.get(ids[k])
-        if rows is None or ids[k] in left_out:
-            continue
-        ways = [(pools[row], blocks[row], hours[row]) for row in rows]
-        steps = [lengths[row] for row in rows]
-        due = None
-        if has_deadline[k]:
-            left = (deadlines[k] - state.now).total_seconds() / 3600
-            steps, due = _due(left, ways, steps, policy.step_minutes)
-        asked = _asked(ways, steps, [asked_rows[row] for row in rows], load, state.cluster)
-        found.append(_Way(k, order, rows, ways, steps, due, asked))
-    if not found:
+    ids, waited, estimates = state.waiting_ids, state.waited_days(), forecast.estimates
+    hours = interpolate(estimates.quantiles, policy.job_quantile)
+    lengths = _steps(hours, policy.step_minutes)
+    queue = _queue(state, estimates, lengths)
+    if not queue:
         return []
-    plain = np.array([float(priorities[one.row]) for one in found])
-    asked_h = np.array([one.ways[one.asked or 0][2] for one in found])
-    weight = raised(plain, waited[[one.row for one in found]], asked_h, policy)
-    chosen: Sequence[int] = range(len(found))
-    if candidates is not None and len(found) > candidates:
-        chosen = sorted(np.lexsort((np.arange(len(found)), -weight))[:candidates].tolist())
-        looked_at = {ids[found[n].row] for n in chosen}
-        left_out = held_back(state, {*looked_at, *state.running_ids})
+    at = [one.row for one in queue]
+    plain = state.requests["priority"].to_numpy(dtype=float)[at]
+    asked_h = hours[[one.rows[one.asked or 0] for one in queue]]
+    weight = raised(plain, waited[at], asked_h, policy)
+    left_out: Collection[str] = ()
+    if candidates is not None and len(queue) > candidates:
+        chosen = np.sort(np.lexsort((np.arange(len(queue)), -weight))[:candidates])
+        queue, plain, weight = [queue[n] for n in chosen.tolist()], plain[chosen], weight[chosen]
+        left_out = held_back(state, {*(ids[one.row] for one in queue), *state.running_ids})
+    columns = ("kind", "earliest_time", "deadline")
+    kinds, earliest, deadlines = (state.requests[name].tolist() for name in columns)
     shaped = _Shapes(state, estimates, policy)
     rules = _Rules(state, state.requests)
     out: list[dict[str, Any]] = []
-    for n in chosen:
-        one = found[n]
-        if ids[one.row] in left_out:
+    for one, mine, raised_to in zip(queue, plain.tolist(), weight.tolist(), strict=True):
+        row = one.row
+        if ids[row] in left_out:
             continue
-        wait = 0.0
-        if has_earliest[one.row]:
-            wait = (earliest[one.row] - state.now).total_seconds() / 60 / policy.step_minutes
-        shapes = [shaped.of(row, one.row, steps) for row, steps in zip(one.rows, one.steps, strict=True)]
+        steps, due, wait = [lengths[k] for k in one.rows], None, 0.0
+        if not pd.isna(deadlines[row]):
+            left = (deadlines[row] - state.now).total_seconds() / 3600
+            steps, due = _due(left, hours[one.rows].tolist(), steps, policy.step_minutes)
+        if not pd.isna(earliest[row]):
+            wait = (earliest[row] - state.now).total_seconds() / 60 / policy.step_minutes
         job: dict[str, Any] = {
-            "id": ids[one.row],
-            "kind": kinds[one.row],
-            "priority": _number(priorities[one.row]) if weight[n] == plain[n] else float(weight[n]),
+            "id": ids[row],
+            "kind": kinds[row],
+            "priority": _number(mine) if raised_to == mine else raised_to,
             "order": one.order,
-            "shapes": shapes,
+            "shapes": [shaped.of(k, row, n) for k, n in zip(one.rows, steps, strict=True)],
             "earliest": max(0, math.ceil(wait - 1e-9)),
-            "deadline": one.due,
+            "deadline": due,
             "finish_inside": policy.finish_inside,
             "running": None,
             "work": min(map(shaped.work_of, one.rows)),
-            **rules.of(one.row),
+            **rules.of(row),
         }
         if one.asked is not None:
             job["requested"] = one.asked
@@ -237,7 +251,7 @@ def _waiting(
 class _Shapes:
     """Shapes of waiting jobs, as the contract states them, from rows of the estimates."""
 
-    def __init__(self, state: State, estimates: Any, policy: Policy) -> None:
+    def __init__(self, state: State, estimates: Estimates, policy: Policy) -> None:
         self.pools = {pool.id: pool for pool in state.cluster.pools}
         self.pool = estimates.columns["pool"].tolist()
         self.gpus, self.nodes = estimates.columns["gpus"].tolist(), estimates.columns["nodes"].tolist()
@@ -284,7 +298,7 @@ class _Rules:
 
 
 def _due(
-    hours_left: float, ways: Sequence[tuple[str, int, float]], steps: list[int], step_minutes: int
+    hours_left: float, hours: Sequence[float], steps: list[int], step_minutes: int
 ) -> tuple[list[int], int]:
     """Return steps and a deadline in steps that allow exactly the starts from which each way ends in time.
 
@@ -292,7 +306,7 @@ def _due(
     way that ends sooner after its last step than another is given that step more.
     """
     step_h = step_minutes / 60
-    latest = [math.floor((hours_left - long) / step_h + 1e-9) for _, _, long in ways]
+    latest = [math.floor((hours_left - long) / step_h + 1e-9) for long in hours]
     due = max(0, *(start + n for start, n in zip(latest, steps, strict=True)))
     return [max(n, due - start) if start >= 0 else n for start, n in zip(latest, steps, strict=True)], due
 
@@ -324,28 +338,6 @@ def _running(state: State, forecast: Forecast, policy: Policy) -> list[dict[str,
             }
         )
     return out
-
-
-def _asked(
-    ways: Sequence[tuple[str, int, float]],
-    steps: Sequence[int],
-    asked: Sequence[bool],
-    load: dict[str, float],
-    cluster: Cluster,
-) -> int | None:
-    """Return which shape the submitter asks for: the size asked for, in the pool with the least work queued.
-
-    Baselines read it, and the length that a job is weighed by; a submitter who may use several pools is taken to look
-    at their queues.
-    """
-    sized = [i for i in range(len(ways)) if asked[i]]
-    if not sized:
-        return None
-    best = sized[0]
-    if len(sized) > 1:
-        best = min(sized, key=lambda i: (load[ways[i][0]] / cluster.pool(ways[i][0]).gpus, i))
-    load[ways[best][0]] += ways[best][1] * steps[best]
-    return best
 
 
 def _number(value: Any) -> int | float:

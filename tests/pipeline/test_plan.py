@@ -106,8 +106,7 @@ def test_what_fits_in_real_time_is_allowed_and_nothing_else(
     left: float, hours: list[float], minutes: int
 ) -> None:
     """Rounding durations up and deadlines down must not refuse a job of 10 minutes that is due in 20."""
-    ways = [("a", 1, long) for long in hours]
-    steps, due = _due(left, ways, [steps_of(long, minutes) for long in hours], minutes)
+    steps, due = _due(left, hours, [steps_of(long, minutes) for long in hours], minutes)
     for long, taken in zip(hours, steps, strict=True):
         assert taken >= steps_of(long, minutes)
         for start in range(int(left * 60 / minutes) + 2):
