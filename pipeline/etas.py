@@ -59,23 +59,29 @@ def eta_table(
         (planned, UTC), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
-    rows = []
-    for p, first, last in bands_of(problem, plan, hours, seed, widths=widths):
-        row = {
-            "job": p.job,
-            "pool": p.pool,
-            "first_gpu": p.first_gpu,
-            "gpus": p.gpus,
-            "gpu_ids": as_indices(p.ids),
-            "start": began[p.job] if p.job in began else instant_of(problem, p.start),
-            "end": instant_of(problem, p.start + p.steps),
+    told = list(bands_of(problem, plan, hours, seed, widths=widths))
+    if not told:
+        return pd.DataFrame()
+    placed = [p for p, _, _ in told]
+    steps = np.array([[p.start, *first, p.start + p.steps, *last] for p, first, last in told])
+    minutes = steps * problem.step_minutes
+    instants = (start_of(problem) + pd.to_timedelta(minutes.ravel(), unit="min")).round("s")
+    names = [f"{name}{level}" for name in ("start", "end") for level in ("", *(f"_q{q:g}" for q in BAND))]
+    times = {name: list(instants[k :: len(names)]) for k, name in enumerate(names)}
+    for row, p in enumerate(placed):
+        if p.job in began:
+            for name in names[: len(BAND) + 1]:
+                times[name][row] = began[p.job]
+    return pd.DataFrame(
+        {
+            "job": [p.job for p in placed],
+            "pool": [p.pool for p in placed],
+            "first_gpu": [p.first_gpu for p in placed],
+            "gpus": [p.gpus for p in placed],
+            "gpu_ids": [as_indices(p.ids) for p in placed],
+            **{name: times[name] for name in ("start", "end", *(n for n in names if "_q" in n))},
         }
-        for name, band in (("start", first), ("end", last)):
-            for level, when in zip(BAND, band.tolist(), strict=True):
-                known = name == "start" and p.job in began
-                row[f"{name}_q{level:g}"] = began[p.job] if known else instant_of(problem, when)
-        rows.append(row)
-    return pd.DataFrame(rows)
+    )
 
 
 def bands_of(

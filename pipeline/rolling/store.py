@@ -4,7 +4,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -315,7 +315,7 @@ class StateStore:
             oldest = (pd.Timestamp(commit.now) - pd.Timedelta(days=KEPT_DAYS)).isoformat()
             db.execute(_PLANS.delete().where(_PLANS.c.now < oldest))
             db.execute(_WATCHED.delete())
-            _insert(db, _WATCHED, [asdict(job) for job in changes.watched])
+            _insert(db, _WATCHED, [vars(job) for job in changes.watched])
             for table, rows in (
                 (_OUTCOMES, changes.outcomes),
                 (_HOURS, changes.hours),
@@ -323,12 +323,12 @@ class StateStore:
             ):
                 keys = [column.name for column in table.primary_key]
                 for one in rows:
-                    row = asdict(one)
+                    row = vars(one)
                     db.execute(table.delete().where(*(table.c[key] == row[key] for key in keys)))
                     db.execute(table.insert().values(**row))
             place = {"tick": commit.tick, "now": commit.now}
-            holds = [{**place, "number": i, **asdict(one)} for i, one in enumerate(changes.holds)]
-            events = [{**place, "number": i, **asdict(one)} for i, one in enumerate(changes.events)]
+            holds = [{**place, "number": i, **vars(one)} for i, one in enumerate(changes.holds)]
+            events = [{**place, "number": i, **vars(one)} for i, one in enumerate(changes.events)]
             _insert(db, _HOLDS, holds)
             _insert(db, _EVENTS, events)
             for name, value in changes.meta.items():
