@@ -529,15 +529,15 @@ def _candidates(
                 f"needs {'a block of ' if matching[0].placement == 'line' else ''}{fewest} GPUs; the largest pool that "
                 f"it may use has {max(pool.gpus for pool in matching)}"
             )
-    kinds = (object, object, np.int64, np.int64, np.bool_, float, object, float, float)
+    kinds: tuple[Any, ...] = (object, object, np.int64, np.int64, np.bool_, float, object, float, float)
     parts = [np.array([one[k] for one in found], dtype=kind) for k, kind in enumerate(kinds)]
     shapes = dict(zip(_SHAPE, parts, strict=False))
-    counted, types, of_nodes, slowness = parts[len(_SHAPE) :]
+    sizes, of_type, of_nodes, slowness = parts[len(_SHAPE) :]
     if not found:
         return pd.DataFrame(), shapes, refused
     rows = request_features(requests) if features is None else features
     rows = rows.take(where)
-    new = {"gpus": counted, "gpu_type": types, "asked_gpus": rows["gpus"].to_numpy(), "_slower": slowness}
+    new = {"gpus": sizes, "gpu_type": of_type, "asked_gpus": rows["gpus"].to_numpy(), "_slower": slowness}
     return _with_nodes(rows.reset_index(drop=True), of_nodes, **new), shapes, refused
 
 

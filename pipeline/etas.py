@@ -287,8 +287,8 @@ class _Rules:
             latest = np.argsort(-ends, axis=0, kind="stable")
             amounts, ends = (np.take_along_axis(one, latest, axis=0) for one in (amounts, ends))
         # in each future a job waits at most for the first end with which the limit is full
-        full = (amounts.cumsum(axis=0) >= self.limits[k].most).all(axis=1)
-        kept = int(full.argmax()) + 1 if full.any() else len(full)
+        full = np.all(amounts.cumsum(axis=0) >= self.limits[k].most, axis=1)
+        kept = int(full.argmax()) + 1 if full.any() else len(amounts)
         return amounts[:kept], ends[:kept]
 
     def _of(self, job: Job, p: Placement) -> list[int]:
