@@ -19,6 +19,7 @@ TOPICS = (
     "demo",
     "history",
     "traceday",
+    "traffic",
     "train",
     "plan",
     "plans",

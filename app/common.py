@@ -218,6 +218,17 @@ def tell(notes: Iterable[str]) -> None:
         say(note, style="dim")
 
 
+def fetch_traffic(site: Path, now: str | None = None) -> None:
+    """Fetch the hours of traffic that have ended, where a site names a server; tell on standard error what was odd."""
+    if not (site / "cluster.json").is_file():
+        return
+    from tidegrid.data import as_instant
+    from tidegrid.pipeline.fetched import refresh_site
+
+    for note in refresh_site(site, None if now is None else as_instant(now, field="now")):
+        print(f"tidegrid: {note}", file=sys.stderr)
+
+
 def check_mode(mode: str, time_limit: float | None) -> None:
     """Refuse a mode that there is not, and a time limit for one that does not search until a limit.
 

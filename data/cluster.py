@@ -12,6 +12,7 @@ from pydantic.functional_validators import AfterValidator
 from tidegrid.calendars import holiday_days
 from tidegrid.data.inventory import MAX_NODE, App, Maintenance, Name, Pool, Record, Tenant
 from tidegrid.data.nodelist import indices_of, nodes_of
+from tidegrid.data.prometheus import TrafficSource
 from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import InputError, printable
 from tidegrid.files import read_json, write_json
@@ -42,6 +43,8 @@ class Cluster(Record):
         GPUs that are closed for a time.
     tenants
         Limits of tenants; one that is not listed has none.
+    traffic
+        Where traffic comes from beside the site's tables; None for those alone.
     currency
         In which prices are, such as ``EUR``; shown beside them.
     synthetic
@@ -55,6 +58,7 @@ class Cluster(Record):
     apps: Annotated[tuple[App, ...], Field(max_length=10_000)] = ()
     maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100_000)] = ()
     tenants: Annotated[tuple[Tenant, ...], Field(max_length=100_000)] = ()
+    traffic: TrafficSource | None = None
     currency: Annotated[str, Field(max_length=20), AfterValidator(printable)] = ""
     synthetic: StrictBool = False
 
@@ -189,6 +193,7 @@ class Cluster(Record):
         self._check_pools()
         self._check_apps()
         self._check_series()
+        self._check_traffic()
         self._check_windows()
         size = {pool.id: pool.gpus for pool in self.pools}
         for i, tenant in enumerate(self.tenants):
@@ -200,6 +205,18 @@ class Cluster(Record):
                         fix=f"use one of {_ids(self.pools)}",
                     )
         return self
+
+    def _check_traffic(self) -> None:
+        if self.traffic is None:
+            return
+        known = sorted({app.series for app in self.apps})
+        for name in self.traffic.prometheus.apps:
+            if name not in known:
+                raise InputError(
+                    f"no app has the traffic series {name!r}",
+                    field=f"traffic.prometheus.apps.{name}",
+                    fix=f"use one of {', '.join(known)}" if known else "describe the apps first",
+                )
 
     def _check_holidays(self) -> None:
         if self.country is None:
@@ -334,7 +351,7 @@ class Cluster(Record):
         for window in out["maintenance"]:
             for end in ("from", "to"):
                 window[end] = None if window[end] is None else pd.Timestamp(window[end]).isoformat()
-        for name in ("country", "subdivision", "maintenance", "tenants", "currency"):
+        for name in ("country", "subdivision", "maintenance", "tenants", "traffic", "currency"):
             if not out[name]:
                 del out[name]
         for pool in out["pools"]:

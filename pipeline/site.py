@@ -25,6 +25,7 @@ from tidegrid.data.schema import Table, blank, validated
 from tidegrid.data.source import Log, Source
 from tidegrid.errors import InputError
 from tidegrid.files import make_folder
+from tidegrid.pipeline.fetched import KEPT, with_fetched
 from tidegrid.pipeline.state import State
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
@@ -32,7 +33,7 @@ ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 TABLES = ("jobs", "traffic", "requests", "running")
 
-FILES = ("cluster.json", *(f"{table}{ending}" for table in TABLES for ending in ENDINGS))
+FILES = ("cluster.json", KEPT, *(f"{table}{ending}" for table in TABLES for ending in ENDINGS))
 """Every name that a file of a site may have."""
 
 
@@ -103,20 +104,23 @@ class Site:
         running = table_of(root, "running")
         aside: list[InputError] = []
         notes: list[str] = []
+        moment = None if now is None else as_instant(now, field="now")
+        hours = read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside) if traffic else None
         history = History(
             read_jobs(jobs, timezone=timezone, notes=notes, set_aside=aside) if jobs else None,
-            read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside) if traffic else None,
+            with_fetched(hours, root, cluster.traffic, moment, notes),
             checked=True,
         )
         asked = _read(requests, REQUESTS, timezone)
         held = _read(running, RUNNING, timezone)
         (queue, _), (busy, placed) = settle(cluster, asked, held, notes)
-        if now is None:
+        if moment is None:
             busy = _without_late_starts(history, queue, busy, placed)
         for _, source in (asked, held):
             aside += source.log.set_aside() if source.log is not None else []
         cluster = _closed_where_unknown(cluster, running, held[1].log, busy)
-        moment = as_instant(now, field="now") if now is not None else last_instant(history, queue, busy)
+        if moment is None:
+            moment = last_instant(history, queue, busy)
         return cls(root, cluster, history.as_of(moment), queue, busy, moment, tuple(aside), tuple(notes))
 
     def state(self) -> State:

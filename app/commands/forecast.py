@@ -15,6 +15,7 @@ from tidegrid.app.common import (
     JobsOption,
     JsonFlag,
     a_zone,
+    fetch_traffic,
     print_json,
     progress,
     say,
@@ -316,10 +317,12 @@ def _history(
 
     if traffic.is_dir():
         found = table_of(traffic, "traffic")
-        if found is None:
+        history = _told_by_server(traffic, found, timezone, notes, aside)
+        if history is None:
             raise InputError("holds no traffic.csv", file=traffic, fix="name the traffic file")
-        traffic = found
-    history = read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside)
+        traffic = found or traffic
+    else:
+        history = read_traffic(traffic, timezone=timezone, notes=notes, set_aside=aside)
     if series:
         known = set(history["series_id"].astype(str))
         for name in series:
@@ -330,6 +333,21 @@ def _history(
                 )
         history = history[history["series_id"].astype(str).isin(series)]
     return history
+
+
+def _told_by_server(
+    site: Path, table: Path | None, timezone: str | None, notes: list[str], aside: list[InputError]
+) -> Any:
+    """Return the traffic of a site's folder: its table's, and what the server tells that it names."""
+    from tidegrid.data import read_cluster, read_traffic
+    from tidegrid.pipeline.fetched import with_fetched
+
+    hours = read_traffic(table, timezone=timezone, notes=notes, set_aside=aside) if table else None
+    described = site / "cluster.json"
+    if not described.is_file():
+        return hours
+    fetch_traffic(site)
+    return with_fetched(hours, site, read_cluster(described).traffic, notes=notes)
 
 
 def _cluster(path: Path) -> "Cluster":

@@ -16,6 +16,7 @@ from tidegrid.app.common import (
     TimezoneOption,
     check_mode,
     check_store,
+    fetch_traffic,
     print_json,
     progress,
     set_aside_json,
@@ -69,6 +70,7 @@ def plan(
     check_mode(mode, time_limit)
     check_store(store)
     check_folder(out)
+    fetch_traffic(site, now)
     with progress("reading the site", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         parameters = Policy.read(policy) if policy else Policy()

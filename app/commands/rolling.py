@@ -21,6 +21,7 @@ from tidegrid.app.common import (
     TimezoneOption,
     check_mode,
     count,
+    fetch_traffic,
     print_json,
     progress,
     say,
@@ -104,6 +105,7 @@ def tick(
     if not site.is_dir():
         Site.read(site)  # it is refused by name before a state is made
     check_outputs(out)
+    fetch_traffic(site, now)
     settings = Settings(
         policy=Policy.read(policy) if policy else Policy(),
         mode=mode,

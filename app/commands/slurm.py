@@ -383,16 +383,21 @@ def _turn(
     now: str | None = None,
     step: Any = lambda text: None,
 ) -> "tuple[SlurmWorld, Commit]":
+    import pandas as pd
+
     from tidegrid.files import make_folder
     from tidegrid.models import ModelStore
     from tidegrid.pipeline.control import tick as run_tick
+    from tidegrid.pipeline.fetched import bring_up_to_date
     from tidegrid.pipeline.worlds.slurm.site import FILE, SlurmSite
     from tidegrid.pipeline.worlds.slurm.world import LOG, SlurmWorld
 
     rule = SlurmSite.read(site / FILE)
     world = SlurmWorld(site, _slurm(from_, site / LOG, dry_run=rule.dry_run))
-    models = ModelStore(make_folder(site / "models"))
-    return world, run_tick(state, world, _instant(from_, now), how, models=models, step=step)
+    models, moment = ModelStore(make_folder(site / "models")), _instant(from_, now)
+    for note in bring_up_to_date(site, rule.traffic, pd.Timestamp(moment)):
+        step(note)
+    return world, run_tick(state, world, moment, how, models=models, step=step)
 
 
 def _said(world: "SlurmWorld") -> list[str]:

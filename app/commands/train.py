@@ -13,6 +13,7 @@ from tidegrid.app.common import (
     OnlyOption,
     TimezoneOption,
     check_store,
+    fetch_traffic,
     print_json,
     progress,
     say,
@@ -54,6 +55,7 @@ def train(
     from tidegrid.pipeline.champions import lacks
     from tidegrid.pipeline.site import Site
 
+    fetch_traffic(site, now)
     with progress("reading the history", quiet=json_) as step:
         read = Site.read(site, now=now, timezone=timezone)
         step(f"training on {len(read.history.jobs)} jobs and {len(read.history.traffic)} hours of traffic")

@@ -20,6 +20,7 @@ from tidegrid.models import ModelStore
 from tidegrid.pipeline.bands import widths_of
 from tidegrid.pipeline.champions import preferred
 from tidegrid.pipeline.control import REFITTED, champions, remembered, tick
+from tidegrid.pipeline.fetched import refresh_site
 from tidegrid.pipeline.forecast import RECORD_DAYS
 from tidegrid.pipeline.memory import Changes, iso
 from tidegrid.pipeline.resident import Resident
@@ -110,6 +111,8 @@ class Engine:
             # a process may have ended between committing and handing over
             self.world.apply(before)
         self.handed_over = True
+        for note in refresh_site(self.options.site, moment):
+            self.step(note)
         if self.forecaster is None or self._refit_is_due(moment):
             self._prepare(moment)
         commit = tick(self.store, self.world, moment, how, forecaster=self.forecaster, step=self.step)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tidegrid.data.prometheus import TrafficSource
 from tidegrid.errors import InputError
 from tidegrid.files import read_json
 from tidegrid.pipeline.worlds.slurm.entities import QueueJob
@@ -41,6 +42,8 @@ class SlurmSite(BaseModel):
         How many of the first waiting jobs a turn plans; those behind them are told no time.
     history_days
         How many days of accounting the first turn reads.
+    traffic
+        Where their traffic comes from beside ``traffic.csv``, as ``cluster.json`` has it.
     apps
         Realtime apps, as ``cluster.json`` has them; a pool's id is Slurm's name of its GPU type.
     """
@@ -60,6 +63,7 @@ class SlurmSite(BaseModel):
     planned_jobs: Annotated[int, Field(ge=1, le=100_000)] = 1000
     history_days: Annotated[int, Field(ge=1, le=3650)] = 60
     apps: list[dict[str, Any]] = Field(default_factory=list)
+    traffic: TrafficSource | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:

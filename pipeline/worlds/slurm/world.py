@@ -12,6 +12,7 @@ from tidegrid.data.merge import merge_jobs
 from tidegrid.data.readers import read_table
 from tidegrid.data.schema import validate
 from tidegrid.errors import InputError
+from tidegrid.pipeline.fetched import KEPT, with_fetched
 from tidegrid.pipeline.rolling.store import Commit
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.worlds import Reading, news_since
@@ -83,7 +84,7 @@ class SlurmWorld:
     def version(self) -> str:
         """Return the SHA-256 of the files that a person writes; what Slurm says changes at any moment."""
         total = hashlib.sha256()
-        for name in (FILE, TRAFFIC):
+        for name in (FILE, TRAFFIC, KEPT):
             path = self.folder / name
             content = path.read_bytes() if path.exists() else b""
             total.update(f"{name} {len(content)}\n".encode() + content)
@@ -154,6 +155,7 @@ class SlurmWorld:
             if traffic.exists()
             else None
         )
+        hours = with_fetched(hours, self.folder, self.site.traffic, now, notes)
         return History(kept, hours, checked=True).as_of(now)
 
 
