@@ -1,6 +1,7 @@
 """Traffic that a server tells of a site: kept in a file of its folder, and brought up to date before it is read."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ KEPT = "traffic-prometheus.csv"
 LATE = pd.Timedelta(hours=3)
 """Traffic is late, and said to be, when the newest known hour began this long ago: it and the next have ended."""
 
-_TYPES = dict(zip(COLUMNS, (str, UTC_DTYPE, float, float, str), strict=True))
+_TYPES: dict[str, Any] = dict(zip(COLUMNS, (str, UTC_DTYPE, float, float, str), strict=True))
 
 
 def bring_up_to_date(folder: str | Path, source: TrafficSource | None, now: pd.Timestamp) -> list[str]:

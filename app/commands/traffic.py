@@ -1,7 +1,7 @@
 """``traffic``: fetch the hourly traffic that a site's Prometheus knows, and say what it is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,10 +48,10 @@ def traffic(
             if not notes:
                 notes.append(str(error))
     known = with_fetched(None, site, source, moment, notes)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in sorted(source.prometheus.apps):
         hours = known[known["series_id"] == name] if known is not None else pd.DataFrame()
-        row = {"series": name, "queries": source.prometheus.queries(name), "hours": len(hours)}
+        row: dict[str, Any] = {"series": name, "queries": source.prometheus.queries(name), "hours": len(hours)}
         if len(hours):
             row |= {
                 "missing": int(hours["value"].isna().sum()),
