@@ -18,6 +18,9 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.problem import build_problem, held_back
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
+from tidegrid.scheduler.clock import Clock
+from tidegrid.scheduler.coverage import coverage_risks
+from tidegrid.scheduler.explain import explain_unplaced
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,10 @@ class Decision:
         """The plan with its explanations in the cluster's time zone."""
         return explain(self.problem, self.plan, self.state.cluster.timezone)
 
-    @property
+    @cached_property
     def risks(self) -> list[dict[str, Any]]:
         """Where apps are short or below their floor, and which jobs may not survive."""
-        return list(self.explained.extra["risks"])
+        return coverage_risks(self.problem, self.plan, Clock(self.problem, self.state.cluster.timezone))
 
     @cached_property
     def unmet(self) -> int:
@@ -131,7 +134,7 @@ class Decision:
         ]
         out += [
             (told["job"], told["reason"].removeprefix("refused: "))
-            for told in self.explained.extra["explanations"]
+            for told in explain_unplaced(self.problem, self.plan, self.state.cluster.timezone)
             if told["state"] == "refused"
         ]
         return out

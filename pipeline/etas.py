@@ -162,7 +162,10 @@ def deadline_risks(requests: pd.DataFrame, problem: Problem, etas: pd.DataFrame,
     timezone
         IANA zone of the times told.
     """
-    ends = {str(row["job"]): (row["end_q0.5"], row["end_q0.9"]) for row in etas.to_dict("records")}
+    ends = {}
+    if len(etas) and requests["deadline"].notna().any():
+        columns = (etas[name].tolist() for name in ("job", "end_q0.5", "end_q0.9"))
+        ends = {str(job): (middle, late) for job, middle, late in zip(*columns, strict=True)}
     due = requests[requests["deadline"].notna()].sort_values(["deadline", "job_id"], kind="stable")
     out = []
     for job, deadline in zip(due["job_id"].astype(str), due["deadline"], strict=True):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,11 +19,13 @@ from tidegrid.pipeline.bands import Widths
 from tidegrid.pipeline.continuity import Kept
 from tidegrid.pipeline.control import Settings
 from tidegrid.pipeline.decide import Decision, decide
+from tidegrid.pipeline.etas import BAND
 from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.resident import Resident
 from tidegrid.pipeline.site import Site
 from tidegrid.pipeline.state import State
+from tidegrid.scheduler.explain import explain_job
 
 MOST_MOVED = 200
 """The jobs told whose expected times move, those that move furthest first."""
@@ -142,6 +145,11 @@ class Basis:
         return self.forecaster.asked[0]
 
     @cached_property
+    def times(self) -> "_Times":
+        """The expected times of the decision that holds."""
+        return _Times(self.decision)
+
+    @cached_property
     def decision(self) -> Decision:
         """The decision that holds."""
         return self._decided(self.state, self.settings.policy, self.last)
@@ -160,7 +168,7 @@ class Basis:
             raise InputError(
                 "changes nothing", field="question", fix="name a job, a node, an app or a parameter"
             )
-        return difference(self.decision, self._decided(state, policy, None), question)
+        return difference(self.decision, self._decided(state, policy, None), question, self.times)
 
     def _decided(self, state: State, policy: Policy, last: Kept | None) -> Decision:
         how = self.settings
@@ -306,34 +314,20 @@ def _with_job(state: State, requests: pd.DataFrame, job: NewJob) -> pd.DataFrame
     )
 
 
-def difference(base: Decision, other: Decision, question: Question) -> dict[str, Any]:
-    """Return two decisions side by side as JSON values."""
-    before, after = _times(base), _times(other)
-    moved: list[dict[str, Any]] = []
-    for job in sorted(before.keys() | after.keys()):
-        if question.job is not None and job == question.job.job:
-            continue
-        a, b = before.get(job), after.get(job)
-        if a == b:
-            continue
-        by = None
-        if a is not None and b is not None:
-            by = (pd.Timestamp(b["start"]["q0.5"]) - pd.Timestamp(a["start"]["q0.5"])) / pd.Timedelta(
-                minutes=1
-            )
-            by = round(by, 1)
-        moved.append({"job": job, "before": a, "after": b, "start_moves_minutes": by})
-    # without a place before or after comes first, then by how far
-    moved.sort(
-        key=lambda one: (one["start_moves_minutes"] is not None, -abs(one["start_moves_minutes"] or 0.0))
-    )
-    told = {one["job"]: one for one in other.explained.extra["explanations"]}
+def difference(
+    base: Decision, other: Decision, question: Question, before: "_Times | None" = None
+) -> dict[str, Any]:
+    """Return two decisions side by side as JSON values; ``before`` are the times of ``base``, where known."""
+    before, after = before or _Times(base), _Times(other)
+    moved = _moved(before, after, None if question.job is None else question.job.job)
     new = None
     if question.job is not None:
         name = question.job.job
-        refused = dict(other.refused)
-        reason = refused.get(name) or told.get(name, {}).get("reason", "")
-        new = {"job": name, "expected": after.get(name), "reason": reason, "refused": name in refused}
+        reason = (refused := dict(other.refused)).get(name, "")
+        if not reason and name in other.problem.job_by_id:
+            told = explain_job(other.problem, other.plan, name, other.state.cluster.timezone)
+            reason = told["reason"]
+        new = {"job": name, "expected": after.told(name), "reason": reason, "refused": name in refused}
     lost = set(other.state.lost["job_id"].astype(str)) if len(other.state.lost) else set()
     lost -= set(base.state.lost["job_id"].astype(str)) if len(base.state.lost) else set()
     return {
@@ -341,7 +335,7 @@ def difference(base: Decision, other: Decision, question: Question) -> dict[str,
         "before": _figures(base),
         "after": _figures(other),
         "job": new,
-        "moved": moved[:MOST_MOVED],
+        "moved": [one.told() for one in moved[:MOST_MOVED]],
         "moved_in_all": len(moved),
         "lost": sorted(lost),
         "apps": _apps(base, other),
@@ -354,17 +348,65 @@ def difference(base: Decision, other: Decision, question: Question) -> dict[str,
     }
 
 
-def _times(decision: Decision) -> dict[str, dict[str, Any]]:
-    out = {}
-    for row in decision.etas.to_dict("records"):
-        levels = ("q0.1", "q0.5", "q0.9")
-        out[str(row["job"])] = {
-            "pool": row["pool"],
-            "gpus": int(row["gpus"]),
-            "start": {level: iso(row[f"start_{level}"]) for level in levels},
-            "end": {level: iso(row[f"end_{level}"]) for level in levels},
+class _Times:
+    """The expected times of a decision's jobs, as they are compared: in whole seconds since 1970."""
+
+    def __init__(self, decision: Decision) -> None:
+        table = decision.etas
+        self.row = {str(job): k for k, job in enumerate(table["job"])} if len(table) else {}
+        self.pool, self.gpus = (table[n].tolist() if len(table) else [] for n in ("pool", "gpus"))
+        stamps = [pd.DatetimeIndex(table[n]).as_unit("s").asi8 for n in _BANDS] if len(table) else []
+        self.seconds = np.array(stamps, dtype=np.int64).T.reshape(-1, len(_BANDS))
+
+    def told(self, job: str) -> dict[str, Any] | None:
+        """Return a job's times as JSON values; None where it has no place."""
+        row = self.row.get(job)
+        if row is None:
+            return None
+        instants = [iso(pd.Timestamp(at, unit="s", tz="UTC")) for at in self.seconds[row].tolist()]
+        bands = [dict(zip(_LEVELS, part, strict=True)) for part in (instants[:3], instants[3:])]
+        return {"pool": self.pool[row], "gpus": int(self.gpus[row]), "start": bands[0], "end": bands[1]}
+
+
+_LEVELS = tuple(f"q{level:g}" for level in BAND)
+_BANDS = tuple(f"{end}_{level}" for end in ("start", "end") for level in _LEVELS)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A job whose expected times differ, and the minutes that its start moves by."""
+
+    job: str
+    before: _Times
+    after: _Times
+    minutes: float | None
+
+    def told(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "job": self.job,
+            "before": self.before.told(self.job),
+            "after": self.after.told(self.job),
+            "start_moves_minutes": self.minutes,
         }
-    return out
+
+
+def _moved(before: _Times, after: _Times, asked: str | None) -> list[_Move]:
+    """Return the jobs whose times differ: those without a place before or after, then by how far they move."""
+    middle = _BANDS.index("start_q0.5")
+    out = []
+    for job in sorted(before.row.keys() | after.row.keys()):
+        if job == asked:
+            continue
+        a, b = before.row.get(job), after.row.get(job)
+        if a is None or b is None:
+            out.append(_Move(job, before, after, None))
+            continue
+        was, now = before.seconds[a], after.seconds[b]
+        same = (before.pool[a], before.gpus[a]) == (after.pool[b], after.gpus[b]) and (was == now).all()
+        if not same:
+            out.append(_Move(job, before, after, round(float(now[middle] - was[middle]) / 60, 1)))
+    return sorted(out, key=lambda one: (one.minutes is not None, -abs(one.minutes or 0.0)))
 
 
 def _figures(decision: Decision) -> dict[str, float]:

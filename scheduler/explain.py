@@ -87,6 +87,15 @@ def explain_job(problem: Problem, plan: Plan, job: str, timezone: str | None = N
     return _View(problem, plan, timezone).explain(problem.job_by_id[job])
 
 
+def explain_unplaced(problem: Problem, plan: Plan, timezone: str | None = None) -> list[dict[str, Any]]:
+    """Return the explanations of the jobs that have no place, as in `explain`."""
+    rest = [job for job in problem.jobs if job.id not in plan.placement_by_job]
+    if not rest:
+        return []
+    view = _View(problem, plan, timezone)
+    return [view.explain(job) for job in rest]
+
+
 def gpu_span(gpus: Sequence[int]) -> str:
     """Return "0–3, 6": GPUs, ascending, as stretches of neighbours."""
     told, rest = [], list(gpus)

@@ -198,7 +198,7 @@ class Answering:
         if path != self._from or self._basis is None:
             # written by this service's own engine, in a folder that nobody else may write to
             self._basis, self._from = pickle.loads(Path(path).read_bytes()), path
-            _ = self._basis.decision
+            _ = self._basis.times
 
     def ask(self, path: str, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a question."""
