@@ -19,6 +19,10 @@ from tidegrid.pipeline.problem import build_problem, held_back
 from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
 
+SEARCH_MS, MANY_JOBS = 30.0, 1000
+"""Milliseconds that fast searches for a decision of at most so many jobs: a decision stands for half an hour, and the
+default of some milliseconds leaves some per cent of its value. With more jobs the default is as long."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -180,7 +184,8 @@ def decide(
     decider
         A mode of :func:`tidegrid.scheduler.solve`: the planner, or a queue discipline.
     time_limit, seed, rounds
-        As the mode takes them.
+        As the mode takes them. Where ``rounds`` is None, fast searches for `SEARCH_MS`, or its default with more than
+        `MANY_JOBS` jobs.
     candidates
         Waiting jobs that are looked at, the first by their raised priorities; all where None. Those behind
         them are told no time: fewer cost less.
@@ -193,7 +198,11 @@ def decide(
     how = policy or Policy()
     forecast = forecaster.forecast(state, how)
     problem = build_problem(state, forecast, how, candidates)
-    options: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
+    options: dict[str, Any] = {}
+    if rounds is not None:
+        options["rounds"] = rounds
+    elif decider == "fast" and len(problem.jobs) <= MANY_JOBS:
+        options["budget_ms"] = SEARCH_MS
     plan = None
     if decider == "fast" and last is not None:
         plan = continued(last, state.now, problem, seed, options)
