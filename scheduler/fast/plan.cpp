@@ -35,7 +35,7 @@ namespace {
 // more where no app has to be served. Sizes that take different GPU-steps for the same work are worth as much again.
 constexpr double kLeastMs = 0.45, kLeastMsOfSizes = 0.9, kSmallBoard = 8 * 14;
 constexpr double kMsPerJob = 1.2, kMsPerJobAlone = 0.9, kMostMs = 24.0, kMostMsAlone = 14.0, kFewGpus = 16;
-constexpr double kManyGpus = 2.2, kManyGpusAlone = 0.8;  // powers with which more GPUs get less
+constexpr double kManyGpus = 2.3, kManyGpusAlone = 0.8;  // powers with which more GPUs get less
 // From so many jobs on greedy starts are near the bound, and their own time counts; with more than `kMostFurtherJobs`
 // beyond them no search that takes less than the starts adds a ten-thousandth.
 constexpr double kManyJobs = 100, kMostFurtherJobs = 2000, kMsPerFurtherJob = 0.02;
