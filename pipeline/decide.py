@@ -1,6 +1,6 @@
 """The one pure function that decides: a state and a forecaster in, what starts and what moves out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -167,6 +167,8 @@ def decide(
     time_limit: float | None = None,
     seed: int = 0,
     rounds: int | None = None,
+    workers: int = 1,
+    progress: Callable[[str], None] | None = None,
     candidates: int | None = None,
     last: Kept | None = None,
     widths: Widths | None = None,
@@ -186,6 +188,8 @@ def decide(
     time_limit, seed, rounds
         As the mode takes them. Where ``rounds`` is None, fast searches for `SEARCH_MS`, or its default with more than
         `MANY_JOBS` jobs.
+    workers, progress
+        Threads of mode full's solver, and what it calls with a line at each step.
     candidates
         Waiting jobs that are looked at, the first by their raised priorities; all where None. Those behind
         them are told no time: fewer cost less.
@@ -203,6 +207,8 @@ def decide(
         options["rounds"] = rounds
     elif decider == "fast" and len(problem.jobs) <= MANY_JOBS:
         options["budget_ms"] = SEARCH_MS
+    if decider == "full":
+        options |= {"workers": workers, "progress": progress}
     plan = None
     if decider == "fast" and last is not None:
         plan = continued(last, state.now, problem, seed, options)
