@@ -89,6 +89,9 @@ TimeLimitOption = Annotated[
     typer.Option("--time-limit", min=0.0, max=DAY_SECONDS, help="Seconds; only for mode full."),
 ]
 PolicyOption = Annotated[Path | None, typer.Option("--policy", help="JSON file of the planner's parameters.")]
+WorkersOption = Annotated[
+    int, typer.Option("--workers", min=1, max=64, help="Threads of mode full's solver.")
+]
 SeedOption = Annotated[
     int,
     typer.Option(

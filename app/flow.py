@@ -103,13 +103,29 @@ def estimators_for(
 
 
 def plan_site(
-    site: Site, store: Path, policy: Policy, mode: str, time_limit: float | None, seed: int, step: Step
+    site: Site,
+    store: Path,
+    policy: Policy,
+    mode: str,
+    time_limit: float | None,
+    seed: int,
+    step: Step,
+    workers: int = 1,
 ) -> SitePlan:
     """Decide once on a site, and compare with the baselines."""
     estimators, notes = estimators_for(site, store, step, policy.estimators)
     forecaster = Estimating(preferred(estimators, policy.estimators), site.history)
     step("forecasting and planning")
-    decision = decide(site.state(), forecaster, policy, mode, time_limit=time_limit, seed=seed)
+    decision = decide(
+        site.state(),
+        forecaster,
+        policy,
+        mode,
+        time_limit=time_limit,
+        seed=seed,
+        workers=workers,
+        progress=step,
+    )
     baselines = {name: solve(decision.problem, mode=name) for name in BASELINES if name != mode}
     told = [*map(twice_listed, decision.state.twice), *lost_jobs(decision.state), *decision.events]
     said = [*site.notes, *(event.text for event in told), *nothing_waits(site)]

@@ -222,19 +222,20 @@ def bench(
     seed: int = 0,
     repeats: int = 21,
     race: bool = True,
+    view: str = "work",
     clock: Clock = time.perf_counter,
     step: Step = lambda text: None,
 ) -> Bench:
-    """Run every mode on the seven scenarios; parameters as in `compare`.
+    """Run every mode on the seven scenarios in a view; further parameters as in `compare`.
 
     Raises
     ------
     InputError
-        A scenario or a mode is not known.
+        A scenario, a view or a mode is not known.
     """
     from tidegrid.scheduler.scenarios import SCENARIOS, scenario
 
-    problems = {name: scenario(name) for name in names or SCENARIOS}
+    problems = {name: scenario(name, view) for name in names or SCENARIOS}
     return Bench(
         [
             compare(

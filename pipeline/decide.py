@@ -1,6 +1,6 @@
 """The one pure function that decides: a state and a forecaster in, what starts and what moves out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,10 @@ from tidegrid.scheduler import Plan, Problem, explain, solve
 from tidegrid.scheduler.clock import Clock
 from tidegrid.scheduler.coverage import coverage_risks
 from tidegrid.scheduler.explain import explain_unplaced
+
+SEARCH_MS, MANY_JOBS = 30.0, 1000
+"""Milliseconds that fast searches for a decision of at most so many jobs: a decision stands for half an hour, and the
+default of some milliseconds leaves some per cent of its value. With more jobs the default is as long."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,8 @@ def decide(
     time_limit: float | None = None,
     seed: int = 0,
     rounds: int | None = None,
+    workers: int = 1,
+    progress: Callable[[str], None] | None = None,
     candidates: int | None = None,
     last: Kept | None = None,
     widths: Widths | None = None,
@@ -183,7 +189,10 @@ def decide(
     decider
         A mode of :func:`tidegrid.scheduler.solve`: the planner, or a queue discipline.
     time_limit, seed, rounds
-        As the mode takes them.
+        As the mode takes them. Where ``rounds`` is None, fast searches for `SEARCH_MS`, or its default with more than
+        `MANY_JOBS` jobs.
+    workers, progress
+        Threads of mode full's solver, and what it calls with a line at each step.
     candidates
         Waiting jobs that are looked at, the first by their raised priorities; all where None. Those behind
         them are told no time: fewer cost less.
@@ -196,7 +205,13 @@ def decide(
     how = policy or Policy()
     forecast = forecaster.forecast(state, how)
     problem = build_problem(state, forecast, how, candidates)
-    options: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
+    options: dict[str, Any] = {}
+    if rounds is not None:
+        options["rounds"] = rounds
+    elif decider == "fast" and len(problem.jobs) <= MANY_JOBS:
+        options["budget_ms"] = SEARCH_MS
+    if decider == "full":
+        options |= {"workers": workers, "progress": progress}
     plan = None
     if decider == "fast" and last is not None:
         plan = continued(last, state.now, problem, seed, options)

@@ -26,6 +26,7 @@ def demo(
     from tidegrid.data.synth import synthesise
     from tidegrid.data.synth.sample import check_replaceable
     from tidegrid.files import check_folder
+    from tidegrid.pipeline.champions import answering
     from tidegrid.pipeline.policy import Policy
     from tidegrid.pipeline.site import Site
 
@@ -36,7 +37,8 @@ def demo(
         step("reading its files")
         site = Site.read(out / "site")
         step(f"training on {len(site.history.jobs)} jobs and {len(site.history.traffic)} hours of traffic")
-        train_site(site, out / "site" / "models")
+        # the references that no decision asks are left to tidegrid train
+        train_site(site, out / "site" / "models", only=answering({}))
         step("planning 24 h")
         result = plan_site(site, out / "site" / "models", Policy(), "fast", None, seed, step)
         step("writing the report")

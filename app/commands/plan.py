@@ -14,6 +14,7 @@ from tidegrid.app.common import (
     SeedOption,
     TimeLimitOption,
     TimezoneOption,
+    WorkersOption,
     check_mode,
     check_store,
     fetch_traffic,
@@ -58,6 +59,7 @@ def plan(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write report.html and grid.png.")
     ] = True,
+    workers: WorkersOption = 1,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
 ) -> None:
@@ -71,10 +73,10 @@ def plan(
     check_store(store)
     check_folder(out)
     fetch_traffic(site, now)
-    with progress("reading the site", quiet=json_) as step:
+    with progress("reading the site", quiet=json_, lines=mode == "full") as step:
         read = Site.read(site, now=now, timezone=timezone)
         parameters = Policy.read(policy) if policy else Policy()
-        result = plan_site(read, store or site / "models", parameters, mode, time_limit, seed, step)
+        result = plan_site(read, store or site / "models", parameters, mode, time_limit, seed, step, workers)
         step("writing the plan")
         files = write_planned(result, out, report=report)
     if json_:

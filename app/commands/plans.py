@@ -11,6 +11,7 @@ from tidegrid.app.common import (
     REFUSED,
     JsonFlag,
     SeedOption,
+    WorkersOption,
     a_zone,
     check_mode,
     count,
@@ -42,7 +43,6 @@ TimeLimit = Annotated[
         help="Seconds for mode full, and again for the proven bound.",
     ),
 ]
-Workers = Annotated[int, typer.Option("--workers", min=1, max=64, help="Threads of mode full's solver.")]
 Timezone = Annotated[
     str | None,
     typer.Option("--timezone", callback=a_zone, help="IANA zone of the clock times; UTC where absent."),
@@ -73,7 +73,7 @@ def solve(
             help="Seconds; only for mode full.",
         ),
     ] = None,
-    workers: Workers = 1,
+    workers: WorkersOption = 1,
     timezone: Timezone = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,
@@ -256,7 +256,7 @@ def compare(
     repeats: Annotated[
         int, typer.Option("--repeats", min=0, max=10_000, help="Timed runs of each mode.")
     ] = 5,
-    workers: Workers = 1,
+    workers: WorkersOption = 1,
     report: Report = None,
     seed: SeedOption = 0,
     json_: JsonFlag = False,

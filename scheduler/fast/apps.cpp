@@ -59,6 +59,28 @@ struct Holder {
         return worst;
     }
 
+    // How many GPUs are going to lack for the counts of some step after t, because jobs take so many held ones by then that
+    // leaving these uses up the swaps: so many more must enter now, while the others are still held.
+    Int ahead(const Int* count, Int t) const {
+        if (cap == 0 || cap >= kNoCap) return 0;
+        Word* run = s.run.data();
+        std::copy_n(hold, pool.words, run);
+        const Int now = size_of(run, pool.words);
+        Int down_until = 0, worst = 0;  // GPUs that went down first leave at no cost
+        for (Int k = t + 1; k < b.steps && cap * (k - t) < now + count[k]; ++k) {
+            if (const Word* down = down_at(k))
+                for (Int i = 0; i < pool.words; ++i) {
+                    down_until += ones(run[i] & down[i]);
+                    run[i] &= ~down[i];
+                }
+            Int stay = 0;
+            for (Int i = 0; i < pool.words; ++i) stay += ones(run[i] &= free[k * pool.words + i]);
+            const Int paid = now - down_until - stay;
+            worst = std::max(worst, count[k] - stay - std::max<Int>(0, cap * (k - t) - paid));
+        }
+        return worst;
+    }
+
     // Leave the GPUs that jobs take soonest: what must go, and what is over the count; how many, or -1.
     Int leave(Int count, Int t) {
         const Int now = size_of(hold, pool.words);
@@ -184,23 +206,29 @@ double name(const Board& b, State& s, Int p, bool keep, std::int32_t* owners) {
             s.hold_count[a] -= went;
             s.left[a] -= went;
         }
+        const auto enter = [&](Int a, Int wish) {
+            if ((wish = std::min(wish, s.left[a])) <= 0) return;
+            const Word* open = b.enter_at(p, t);
+            for (Int k = 0; k < words; ++k) {
+                Word set = free[t * words + k];
+                if (open) set &= open[k];
+                for (Int other = pool.app_first; other < pool.app_last; ++other)
+                    set &= ~s.hold[other * b.most_words + k];
+                s.window[k] = set;
+            }
+            const Int came = holder(a).enter(wish, t);
+            s.hold_count[a] += came;
+            s.left[a] -= came;
+            if (b.app[a].swap_price > 0.0) total += b.app[a].swap_price * b.weight[t] * double(came);
+        };
         for (Int i = pool.app_first; i < pool.app_last; ++i) {
             // The counts fit whoever is first; what stays free longest goes to those that can move least.
             const Int a = b.tight[i];
-            const Int wish = std::min(s.count[a * steps + t] - s.hold_count[a], s.left[a]);
-            if (wish > 0) {
-                const Word* open = b.enter_at(p, t);
-                for (Int k = 0; k < words; ++k) {
-                    Word set = free[t * words + k];
-                    if (open) set &= open[k];
-                    for (Int other = pool.app_first; other < pool.app_last; ++other)
-                        set &= ~s.hold[other * b.most_words + k];
-                    s.window[k] = set;
-                }
-                const Int came = holder(a).enter(wish, t);
-                s.hold_count[a] += came;
-                if (b.app[a].swap_price > 0.0) total += b.app[a].swap_price * b.weight[t] * double(came);
-            }
+            enter(a, s.count[a * steps + t] - s.hold_count[a]);
+        }
+        for (Int i = pool.app_first; i < pool.app_last; ++i) {
+            const Int a = b.tight[i];
+            enter(a, holder(a).ahead(s.count.data() + a * steps, t));
             total += app_cost(b, a, t, s.hold_count[a]);
         }
         if (keep)

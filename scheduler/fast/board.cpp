@@ -328,6 +328,15 @@ struct Builder {
             }
             b.shape[s].limit_last = Int(b.limit.size());
         }
+        for (std::size_t s = first; s < b.shape.size(); ++s) {
+            const auto yield = [](const Shape& shape) { return shape.work / double(shape.gpus); };
+            const double mine = yield(b.shape[s]);
+            double most = mine;
+            for (std::size_t k = first; k < b.shape.size(); ++k)
+                if (b.shape[k].pool == b.shape[s].pool) most = std::max(most, yield(b.shape[k]));
+            b.shape[s].thrift = mine > 0.0 ? std::log(mine / most) : 0.0;
+            b.thrift |= b.shape[s].thrift < 0.0;
+        }
     }
 
     Int mask(Int s, Int p) {

@@ -68,6 +68,7 @@ struct Shape {
     Int latest;   // last step at which it may start
     double work;  // GPU-steps of work done in a step, times the chance of success
     double rate;  // tilted reward of a step of weight 1
+    double thrift;  // logarithm of its work a GPU-step over the most that the job does in this pool: 0 or less
     Int told = -1;         // start that was promised; -1: none
     double promise = 0.0;  // what each step later costs
     Int nodes;    // that it lies on, where placement is by node
@@ -84,6 +85,7 @@ struct Limit {
 struct Board {
     Int steps, width;
     Int most_words = 1;
+    bool thrift = false;  // whether some shapes take more GPU-steps than others for the same work
     std::vector<Pool> pool;  // by id
     std::vector<App> app;    // by pool and falling priority
     std::vector<Job> job;    // those that wait, by (order, id)

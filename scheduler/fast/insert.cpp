@@ -1,5 +1,7 @@
 // Where a job goes: the shape, start and block with the largest marginal objective and the best fit.
 
+#include <cmath>
+
 #include "state.hpp"
 
 namespace tidegrid::fast {
@@ -248,12 +250,15 @@ bool insert(const Board& b, State& s, Int j, double fit, double blink, Int since
         const Int low = std::max(first, since - shape.steps + 1);
         const Int high = std::min(shape.latest, until - 1);
         if (low > high) continue;
-        if (b.worth(shape, low) * (1.0 + fit) <= best.gain) continue;
-        if (blink > 0.0 && job.shape_last - job.shape_first > 1 && s.random.uniform() < kSkipShape) continue;
-        if (b.pool[shape.pool].by_node)
+        const double counts = s.thrift == 0.0 ? 1.0 : std::exp(s.thrift * shape.thrift);
+        best.gain /= counts;
+        const bool tried = b.worth(shape, low) * (1.0 + fit) > best.gain &&
+                           !(blink > 0.0 && job.shape_last - job.shape_first > 1 && s.random.uniform() < kSkipShape);
+        if (tried && b.pool[shape.pool].by_node)
             look_on_nodes(b, s, k, low, high, fit, blink, best);
-        else
+        else if (tried)
             look_in_line(b, s, k, low, high, fit, blink, best);
+        best.gain *= counts;
     }
     if (best.spot.shape < 0) return false;
     put(b, s, j, best.spot, best.pieces);

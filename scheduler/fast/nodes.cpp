@@ -319,6 +319,25 @@ struct Walk {
         return worst;
     }
 
+    // How many replicas an app is going to lack in some step after t, because those that lose their place by then use up
+    // its swaps: so many more must enter now, while the others still stand.
+    Int ahead(Int a, Int t) const {
+        const App& app = b.app[a];
+        const auto& list = mine[a - pool.app_first];
+        if (app.cap == 0 || app.cap >= kNoCap) return 0;
+        if (std::none_of(list.begin(), list.end(), [&](const Replica& one) { return one.until < b.steps; })) return 0;
+        const Int cap = app.cap / app.replica, now = Int(list.size());
+        Int paid = 0, worst = 0;
+        for (Int k = t + 1; k < b.steps; ++k) {
+            const Int wanted = s.count[a * b.steps + k] / app.replica, may = cap * (k - t);
+            if (may >= now + wanted) break;
+            paid += taken[a - pool.app_first][k];
+            const auto lost = std::count_if(list.begin(), list.end(), [&](const Replica& one) { return one.until <= k; });
+            worst = std::max(worst, wanted - (now - Int(lost)) - std::max<Int>(0, may - paid));
+        }
+        return worst;
+    }
+
     void drop(Int a, std::size_t i, Int t, bool stays) {
         auto& list = mine[a - pool.app_first];
         reserve(a, list[i], t, -1);
@@ -454,16 +473,21 @@ double name_on_nodes(const Board& b, State& s, Int p, bool keep, bool stays) {
             if (went < 0) return kInfinity;
             s.left[a] = b.app[a].cap / b.app[a].replica - went;
         }
+        const auto enter = [&](Int a, Int wish) {
+            if ((wish = std::min(wish, s.left[a])) <= 0) return;
+            const Int came = walk.enter_some(a, wish, t);
+            s.left[a] -= came;
+            total += b.app[a].swap_price * b.weight[t] * double(came * b.app[a].replica);
+        };
+        const auto held = [&](Int a) { return Int(walk.mine[a - pool.app_first].size()); };
         for (Int i = pool.app_first; i < pool.app_last; ++i) {
             const Int a = b.tight[i];
-            const App& app = b.app[a];
-            auto& mine = walk.mine[a - pool.app_first];
-            const Int wish = std::min(s.count[a * b.steps + t] / app.replica - Int(mine.size()), s.left[a]);
-            if (wish > 0) {
-                const Int came = walk.enter_some(a, wish, t);
-                total += app.swap_price * b.weight[t] * double(came * app.replica);
-            }
-            total += app_cost(b, a, t, Int(mine.size()) * app.replica);
+            enter(a, s.count[a * b.steps + t] / b.app[a].replica - held(a));
+        }
+        for (Int i = pool.app_first; i < pool.app_last; ++i) {
+            const Int a = b.tight[i];
+            enter(a, walk.ahead(a, t));
+            total += app_cost(b, a, t, held(a) * b.app[a].replica);
         }
         if (!keep) continue;
         if (pool.singles) {

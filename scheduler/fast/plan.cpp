@@ -32,12 +32,13 @@ namespace {
 
 // Milliseconds of search by default. At 8 GPUs and 14 jobs the whole answer is to come in a millisecond; what is a
 // little larger has many more ways to be filled, and gets up to so many milliseconds a job, less where GPUs are many,
-// more where no app has to be served.
-constexpr double kLeastMs = 0.45, kSmallBoard = 8 * 14;
+// more where no app has to be served. Sizes that take different GPU-steps for the same work are worth as much again.
+constexpr double kLeastMs = 0.45, kLeastMsOfSizes = 0.9, kSmallBoard = 8 * 14;
 constexpr double kMsPerJob = 1.2, kMsPerJobAlone = 0.9, kMostMs = 24.0, kMostMsAlone = 14.0, kFewGpus = 16;
-constexpr double kManyGpus = 2.2, kManyGpusAlone = 0.8;  // powers with which more GPUs get less
-// From so many jobs on greedy starts are near the bound, and their own time counts.
-constexpr double kManyJobs = 100, kMsPerFurtherJob = 0.02;
+constexpr double kManyGpus = 2.3, kManyGpusAlone = 0.8;  // powers with which more GPUs get less
+// From so many jobs on greedy starts are near the bound, and their own time counts; with more than `kMostFurtherJobs`
+// beyond them no search that takes less than the starts adds a ten-thousandth.
+constexpr double kManyJobs = 100, kMostFurtherJobs = 2000, kMsPerFurtherJob = 0.02;
 
 // A search of fewer rounds than this is not worth beginning anew.
 constexpr Int kLeastRounds = 400, kMostSearches = 4;
@@ -50,7 +51,8 @@ double default_budget(const Board& b) {
     const double most = alone ? std::min(kMostMsAlone, kMsPerJobAlone * jobs * fewer)
                               : std::min(kMostMs, kMsPerJob * jobs * fewer);
     const double wanted = kLeastMs * std::pow(jobs * gpus / kSmallBoard, 6.0);
-    return std::max(kLeastMs, std::min(most, wanted)) + kMsPerFurtherJob * std::max(0.0, jobs - kManyJobs);
+    const double further = std::clamp(jobs - kManyJobs, 0.0, kMostFurtherJobs);
+    return std::max(b.thrift ? kLeastMsOfSizes : kLeastMs, std::min(most, wanted)) + kMsPerFurtherJob * further;
 }
 
 // Rounds that a budget buys, from the problem's size alone (microseconds a round, fitted on one core).

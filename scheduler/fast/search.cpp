@@ -13,6 +13,9 @@ constexpr double kStartFit = 0.02;   // what full contact is worth against the m
 constexpr double kStrictly = 1e-13;  // gains below this share are rounding
 constexpr Int kMostPasses = 4;       // over the order in which apps choose
 constexpr Int kTurnEvery = 8;        // rounds between two looks at how apps share
+constexpr double kLavish = 0.4, kSparing = 0.3;  // shares of rounds with thrift 0 and 1
+constexpr double kThrifty = 3.0;                 // of the others, and of further greedy starts
+constexpr Int kFewJobs = 100;                    // up to which there are such starts: beyond, their time counts
 constexpr Int kFirstBends = 40, kBends = 6;  // ceilings that are tried in the start, and in each look
 
 Int pools(const Board& b) { return Int(b.pool.size()); }
@@ -159,7 +162,8 @@ Begun begin(const Board& b, State& s, const std::vector<Start>& starts) {
     const Int given = Int(starts.size());
     const auto order = orders(b, s);
     const Int ways = Int(order.size());
-    for (Int i = 0; i < given + ways * (any_named(b) ? 2 : 1); ++i) {
+    const Int all = ways * (b.thrift && Int(b.job.size()) <= kFewJobs ? 2 : 1);
+    for (Int i = 0; i < given + all * (any_named(b) ? 2 : 1); ++i) {
         if (i < given) {
             restore(b, s, starts[i].spots, starts[i].pieces);
             double found = s.reward - starts[i].charged;
@@ -167,7 +171,7 @@ Begun begin(const Board& b, State& s, const std::vector<Start>& starts) {
             if (found > own.worth) own = {i, found};
         } else {
             clear(b, s);
-            s.heed = i >= given + ways ? Heed::apart : Heed::exact;
+            s.heed = i >= given + all ? Heed::apart : Heed::exact;
             for (Int p = 0; p < pools(b); ++p) {
                 if (s.heed == Heed::apart) {
                     s.pool_cost[p] = full_penalty(b, s, p);
@@ -176,7 +180,9 @@ Begun begin(const Board& b, State& s, const std::vector<Start>& starts) {
                     s.pool_cost[p] = pool_penalty(b, s, p);
                 }
             }
+            s.thrift = (i - given) % all < ways ? 0.0 : kThrifty;
             insert_all(b, s, order[(i - given) % ways]);
+            s.thrift = 0.0;
         }
         const double found = weigh(b, s, -kInfinity, true);
         if (i == 0 || above(found, best)) {
@@ -223,6 +229,10 @@ double improve(const Board& b, State& s, Int rounds, const Settings& k) {
         const double mood = named ? s.random.uniform() : 1.0;
         s.heed = mood < k.apart ? Heed::apart : mood < k.guess ? Heed::guess : Heed::exact;
         s.disturbed = false;
+        if (b.thrift) {
+            const double taste = s.random.uniform();
+            s.thrift = taste < kLavish ? 0.0 : taste < kLavish + kSparing ? 1.0 : kThrifty;
+        }
         const double temperature = k.heat * unit * std::pow(1.0 - double(r) / double(rounds), k.cooling);
         std::fill(s.pool_cost.begin(), s.pool_cost.end(), 0.0);
         const Int most = k.ruin_least + s.random.below(std::min(kMostRuined - 4,

@@ -27,6 +27,7 @@ State::State(const Board& b, Int seed) {
     sums.resize(b.width + 1);
     shut.resize(b.steps + 1);
     room.resize(b.steps);
+    open.resize(b.steps);
     most.resize(b.steps);
     line.resize(b.steps);
     best.resize(jobs);
@@ -204,7 +205,7 @@ double follow(const Board& b, State& s, Int a) {
     for (Int t = 0; t < steps; ++t) {
         const Int kept = std::max<Int>(0, app.held_count - cap * (t + 1));
         room[t] += kept + s.reserve[a * steps + t];
-        before = std::max<Int>(0, std::min({room[t], std::max(kept, ceiling[t]), before + cap}));
+        before = std::max<Int>(0, std::min({room[t], std::max(kept, ceiling[t]), before + std::min(cap, s.open[t])}));
         if (unit > 1) before -= before % unit;
         most[t] = before;
     }
@@ -219,7 +220,7 @@ double follow(const Board& b, State& s, Int a) {
             wanted = most[t];
         }
         if (unit > 1) wanted = (wanted + unit - 1) / unit * unit;
-        need = std::max(wanted, need - cap);
+        need = std::max(wanted, need - (t + 1 < steps ? std::min(cap, s.open[t + 1]) : cap));
         count[t] = need;
     }
     before = app.held_count;
@@ -230,6 +231,25 @@ double follow(const Board& b, State& s, Int a) {
         room[t] -= before;
     }
     return total;
+}
+
+// Count in `s.open` the GPUs of a pool that an app may enter in each step: free of jobs, and not closed.
+void count_open(const Board& b, State& s, Int p) {
+    const Pool& pool = b.pool[p];
+    if (!pool.drains) {
+        std::fill(s.open.begin(), s.open.end(), pool.gpus);
+        return;
+    }
+    for (Int t = 0; t < b.steps; ++t) {
+        s.open[t] = 0;
+        if (pool.by_node) {
+            const Int at = pool.seat + t * pool.bins;
+            for (Int i = at; i < at + pool.bins; ++i) s.open[t] += b.seats_enter[i] ? s.seats[i] : 0;
+        } else {
+            const Word *free = s.free.data() + pool.row + t * pool.words, *enter = b.enter_at(p, t);
+            for (Int k = 0; k < pool.words; ++k) s.open[t] += ones(free[k] & enter[k]);
+        }
+    }
 }
 
 // Keep room for every app's floor while others choose.
@@ -262,6 +282,7 @@ double count_apps(const Board& b, State& s, Int p, Int start, Int end, Int size)
             s.room[t] -= kept;
         }
     if (pool.floors) reserve_floors(b, s, pool);
+    count_open(b, s, p);
     double total = 0.0;
     for (Int i = pool.app_first; i < pool.app_last; ++i) total += follow(b, s, s.turn[i]);
     return total;

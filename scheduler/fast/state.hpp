@@ -84,6 +84,7 @@ struct State {
     std::vector<double> sums;  // (width + 1) added penalty before a step
     std::vector<Int> shut;     // (steps + 1) steps before a step in which a limit is reached
     std::vector<Int> reserve;  // (A, steps) GPUs kept for each app's floor while others choose
+    std::vector<Int> open;     // (steps) GPUs of the pool at hand that apps may enter
     std::vector<Int> room, most, line;  // (steps) of the pool at hand; `line`: ceilings before a trial, or bridged counts
     std::vector<Pieces> pieces, best_pieces;  // by job, in pools whose GPUs are counted by bin
     std::vector<Seats> seats;                 // by pool, step and bin: GPUs free of jobs
@@ -107,6 +108,7 @@ struct State {
     std::vector<Int> kept;           // (P, steps) how many they are
     std::vector<double> named, named_trial;  // what the shortfall of each pool costs with these GPUs; -1: not named
     Heed heed = Heed::exact;
+    double thrift = 0.0;     // power with which shapes that waste GPU-steps count for less where a job goes
     bool disturbed = false;  // whether a job has taken a cell that an app holds in the plan at hand
 
     State(const Board& b, Int seed);

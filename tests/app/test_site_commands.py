@@ -57,6 +57,18 @@ def test_plan_for_machines_prints_one_json_object(
     assert code == (1 if told["refused"] else 0)
 
 
+def test_plan_in_mode_full_takes_workers_and_tells_its_gap_as_it_goes(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--mode", "full", "--time-limit", "1", "--workers", "2", "--no-report")
+    code, text, told = call(capsys, "plan", str(site), "--out", str(tmp_path / "p"), *options)
+    assert code in (0, 1)
+    assert "full" in text
+    assert any("gap" in line for line in told.splitlines())
+    plan = json.loads((tmp_path / "p" / "plan.json").read_text(encoding="utf-8"))
+    assert plan["solver"]["bound"] >= plan["metrics"]["objective"]
+
+
 def test_plan_twice_writes_the_same_bytes(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,3 +139,58 @@ def test_apps_never_hold_more_than_there_is() -> None:
     _, plan = planned([], steps=12, apps=apps)
     assert all(len(a) + len(b) <= 8 for a, b in zip(plan.apps[0].cells, plan.apps[1].cells, strict=True))
     assert plan.metrics["shortfall"] == 4 * 12
+
+
+@pytest.mark.parametrize("placement", ["node", "line"])
+@pytest.mark.parametrize(
+    ("replica", "held", "cap"), [(1, [0, 4], 1), (2, [[0, 1], [4, 5]], 2), (1, [0, 1, 4, 5], 2)]
+)
+def test_a_job_waits_a_step_for_replicas_that_are_replaced_before_they_leave(
+    placement: str, replica: int, held: list[Any], cap: int
+) -> None:
+    """A cap pays for half of a move a step: the replica enters elsewhere first, and no demand is short for the job."""
+    p = Problem.from_dict(
+        {
+            "version": 2, "steps": 12, "decay": 0.98, "shortfall_weight": 8,
+            "pools": [{"id": "p", "gpus": 8, "node_size": 4, "placement": placement}],
+            "apps": [{"id": "x", "pool": "p", "priority": 9, "replica": replica, "demand": [replica * len(held)] * 12,
+                      "swap_cap": cap, "held": held}],
+            "jobs": [{"id": "wide", "priority": 5, "order": 0, "shapes": [{"pool": "p", "gpus": 4, "steps": 10}]}],
+        }
+    )  # fmt: skip
+    plan = solve(p)
+    assert (plan.placements[0].start, plan.metrics["shortfall"]) == (1, 0)
+
+
+def test_an_app_holds_before_a_drain_what_it_will_need() -> None:
+    """From step 2 on nothing may enter: the demand of step 4 is met by what entered before."""
+    p = Problem.from_dict(
+        {
+            "version": 2, "steps": 6, "decay": 0.98, "shortfall_weight": 8,
+            "pools": [{"id": "p", "gpus": 8, "node_size": 4, "placement": "node",
+                       "closed": [{"gpus": [0, 8], "from": 2, "to": 9, "kind": "drain"}]}],
+            "apps": [{"id": "x", "pool": "p", "priority": 9, "demand": [1, 2, 1, 1, 5, 2],
+                      "swap_cap": None, "held": [0]}],
+            "jobs": [],
+        }
+    )  # fmt: skip
+    plan = solve(p)
+    assert plan.metrics["shortfall"] == 0
+
+
+def test_a_crowd_of_jobs_takes_the_sizes_that_waste_least() -> None:
+    """Eight jobs on 1 GPU for 8 steps or on 8 for 2: side by side all end in 8 steps, one after the other in 16."""
+    shapes = [{"pool": "p", "gpus": 1, "steps": 8}, {"pool": "p", "gpus": 8, "steps": 2}]
+    jobs = [{"id": f"job-{i}", "priority": 5, "order": i, "shapes": shapes} for i in range(8)]
+    data = {
+        "version": 2,
+        "steps": 8,
+        "decay": 1,
+        "shortfall_weight": 8,
+        "pools": [{"id": "p", "gpus": 8}],
+        "apps": [],
+    }
+    plan = solve(Problem.from_dict(data | {"jobs": jobs}), rounds=0)
+    assert plan.metrics["work"] == 64
+    alone = solve(Problem.from_dict(data | {"decay": 0.98, "jobs": jobs[:1]}))
+    assert [(x.gpus, x.start) for x in alone.placements] == [(8, 0)]
