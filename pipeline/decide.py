@@ -20,7 +20,7 @@ from tidegrid.pipeline.state import State
 from tidegrid.scheduler import Plan, Problem, explain, solve
 from tidegrid.scheduler.clock import Clock
 from tidegrid.scheduler.coverage import coverage_risks
-from tidegrid.scheduler.explain import explain_unplaced
+from tidegrid.scheduler.explain import refusals
 
 SEARCH_MS, MANY_JOBS = 30.0, 1000
 """Milliseconds that fast searches for a decision of at most so many jobs: a decision stands for half an hour, and the
@@ -136,12 +136,7 @@ class Decision:
             (str(job), str(reason))
             for job, reason in zip(estimates["job_id"], estimates["reason"], strict=True)
         ]
-        out += [
-            (told["job"], told["reason"].removeprefix("refused: "))
-            for told in explain_unplaced(self.problem, self.plan, self.state.cluster.timezone)
-            if told["state"] == "refused"
-        ]
-        return out
+        return out + list(refusals(self.problem, self.plan, self.state.cluster.timezone).items())
 
     @cached_property
     def not_looked_at(self) -> list[str]:

@@ -87,13 +87,14 @@ def explain_job(problem: Problem, plan: Plan, job: str, timezone: str | None = N
     return _View(problem, plan, timezone).explain(problem.job_by_id[job])
 
 
-def explain_unplaced(problem: Problem, plan: Plan, timezone: str | None = None) -> list[dict[str, Any]]:
-    """Return the explanations of the jobs that have no place, as in `explain`."""
+def refusals(problem: Problem, plan: Plan, timezone: str | None = None) -> dict[str, str]:
+    """Return the jobs that `explain` says are refused, and why, without explaining the others."""
     rest = [job for job in problem.jobs if job.id not in plan.placement_by_job]
     if not rest:
-        return []
+        return {}
     view = _View(problem, plan, timezone)
-    return [view.explain(job) for job in rest]
+    found = {job.id: view.refused(job) for job in rest}
+    return {name: text for name, text in found.items() if text}
 
 
 def gpu_span(gpus: Sequence[int]) -> str:
@@ -128,7 +129,7 @@ class _View:
             record = self._explain_placed(job, placed)
             chosen = (placed.pool, placed.gpus, placed.steps)
         else:
-            reason = refusal(self.problem, job, self.clock)
+            reason = self.refused(job)
             if reason:
                 return self._record(job, "refused", f"refused: {reason}")
             record = self._explain_waiting(job)
@@ -136,6 +137,17 @@ class _View:
         if record["state"] not in ("running", "refused") and (killed := self._killed(job, chosen)):
             record["reason"] += f"; {killed}"
         return record
+
+    def refused(self, job: Job) -> str:
+        """Say why a job without a place is refused; "" where it is not."""
+        reason = refusal(self.problem, job, self.clock)
+        if reason or job.earliest >= self.problem.steps:
+            return reason or ""
+        _, ready = self._waits_for(job)
+        if ready >= self.problem.steps:
+            return ""
+        never = shape_refusal(self.problem, job, self._shape_in_question(job, ready), self.clock)
+        return f"{self.plan.mode} gives a job one size, and {never}" if never else ""
 
     # --- jobs that have a place ---
 
@@ -204,10 +216,6 @@ class _View:
         if ready >= steps:
             return self._record(job, state, "; ".join(parts))
         shape = self._shape_in_question(job, ready)
-        never = shape_refusal(self.problem, job, shape, self.clock)
-        if never:
-            text = f"refused: {self.plan.mode} gives a job one size, and {never}"
-            return self._record(job, "refused", text)
         ask = self.board.ask(job, shape)
         assert ask is not None, "a shape that is not refused fits the empty pool"
         place = self._first(ask, ready)
