@@ -40,12 +40,14 @@ _PLACES = {
     "forecast": "pipeline.forecast",
     "replay": "pipeline.replay",
     "solve": "scheduler",
+    "synthesise": "data.synth",
 }
 
 __all__ = ["__version__", *_PLACES]
 
 if TYPE_CHECKING:
     from tidegrid.data import Cluster, History
+    from tidegrid.data.synth import synthesise
     from tidegrid.errors import InputError
     from tidegrid.estimators.batch_inference import BatchInferenceEstimator
     from tidegrid.estimators.quantization import QuantizationEstimator
