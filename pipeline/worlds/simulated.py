@@ -257,7 +257,13 @@ class Simulated:
         problem = decision.problem
         step_s, now = problem.step_minutes * MINUTE, iso(decision.state.now)
         for p, first, last in bands_of(
-            problem, decision.plan, decision.durations, decision.seed, widths=decision.widths, only=new
+            problem,
+            decision.plan,
+            decision.durations,
+            decision.seed,
+            widths=decision.widths,
+            only=new,
+            arrivals=decision.forecast.arrivals,
         ):
             j = number[p.job]
             self.played.eta_submit[j] = self.now_s + step_s * last
