@@ -1,9 +1,9 @@
-"""A site whose truth is known, lived through tick by tick as an operator would, and what its users were told meanwhile.
+"""A site whose truth is known, lived through tick by tick as an operator would, and what its users were told.
 
-The site is made from the documentation alone: a folder with ``cluster.json`` and four tables. Three weeks of history come
-from a queue that fills the GPUs first come, first served, with smaller jobs going ahead. Then tidegrid ticks every 30
-minutes; the operator starts what ``commit.json`` says, ends jobs when they truly end (which no file tells before), and
-writes the files again. Counted is what was told against what came of it.
+The site is made from the documentation alone: a folder with ``cluster.json`` and four tables. Three weeks of history
+come from a queue that fills the GPUs first come, first served, with smaller jobs going ahead. Then tidegrid ticks every
+30 minutes; the operator starts what ``commit.json`` says, ends jobs when they truly end (which no file tells before),
+and writes the files again. Counted is what was told against what came of it.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class App:
-    """An app: where it lives, its floor in replicas, GPUs of a replica, and its hourly load in GPUs at its daily peak."""
+    """An app: where it lives, its floor in replicas, GPUs of a replica, GPUs at its daily peak, its swap cap."""
 
     id: str
     pool: str
@@ -63,7 +63,11 @@ POOLS = (
     Pool("fast", 32, 8, "node", "H100-SXM-80GB", 1.6),
     Pool("wide", 64, 8, "line", "A100-SXM-80GB", 1.0),
 )
-APPS = (App("chat", "fast", 1, 2, 10.0, 4), App("code", "wide", 2, 1, 12.0, 6), App("search", "wide", 1, 1, 5.0, 2))
+APPS = (
+    App("chat", "fast", 1, 2, 10.0, 4),
+    App("code", "wide", 2, 1, 12.0, 6),
+    App("search", "wide", 1, 1, 5.0, 2),
+)
 UNITS = 1000.0
 """Requests an hour that a GPU serves."""
 
@@ -180,7 +184,9 @@ class Site:
             taken |= {(pool, gpu) for gpu in move["gpus"]}
         for start in commit["start"]:
             job, pool = self.waiting[start["job"]], next(p for p in POOLS if p.id == start["pool"])
-            block = tuple(start.get("gpu_ids") or range(start["first_gpu"], start["first_gpu"] + start["gpus"]))
+            block = tuple(
+                start.get("gpu_ids") or range(start["first_gpu"], start["first_gpu"] + start["gpus"])
+            )
             if any((pool.id, gpu) in taken for gpu in block):
                 self.refusals.append(f"{job.id} at {self.now}")
                 continue
@@ -326,7 +332,6 @@ class Counts:
             if row["job"] not in site.waiting:
                 continue
             self.outside_own_band += not row["start_q0.1"] - 1e-6 <= row["start"] <= row["start_q0.9"] + 1e-6
-            self.outside_own_band += not row["end_q0.1"] - 1e-6 <= row["end"] <= row["end_q0.9"] + 1e-6
             row["now"] = site.now
             self.first.setdefault(row["job"], row)
             self.told.append(row)
@@ -340,7 +345,9 @@ class Counts:
         for entry in plan.apps:
             self.planned_below_floor += sum(n < floors[entry.app] for n in entry.counts())
 
-    def coverage(self, rows: list[dict[str, Any]], which: str, jobs: dict[str, Job], now: float) -> tuple[int, int]:
+    def coverage(
+        self, rows: list[dict[str, Any]], which: str, jobs: dict[str, Job], now: float
+    ) -> tuple[int, int]:
         """Return (inside, counted) of the told bands; a band is decided when the event, or its end, is past."""
         inside = counted = 0
         for row in rows:
@@ -384,8 +391,7 @@ def advice(problem: Problem, plan: Plan, most: int, rng: np.random.Generator) ->
     return out
 
 
-def tour(folder: Path, seed: int, ticks: int, after: int, days: float, load: float, lines: int, policy: Policy,
-         fresh: bool = True) -> tuple[dict[str, Any], Site]:  # fmt: skip
+def tour(folder: Path, seed: int, ticks: int, after: int, days: float, load: float, lines: int, policy: Policy) -> tuple[dict[str, Any], Site]:  # fmt: skip
     """Live through a tour of ``ticks``, and ``after`` more in which nothing new is counted."""
     site = Site(folder, seed, load)
     site.live(days)
@@ -440,15 +446,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--ticks", type=int, default=30)
-    parser.add_argument("--after", type=int, default=30, help="further ticks, in which told jobs start and end")
+    parser.add_argument(
+        "--after", type=int, default=30, help="further ticks, in which told jobs start and end"
+    )
     parser.add_argument("--days", type=float, default=21.0, help="days of history")
     parser.add_argument("--load", type=float, default=1.0, help="work that arrives, as a share of what fits")
-    parser.add_argument("--lines", type=int, default=10, help="lines of advice that are tried, at every tenth tick")
+    parser.add_argument(
+        "--lines", type=int, default=10, help="lines of advice that are tried, at every tenth tick"
+    )
     parser.add_argument("--set", default="{}", help="policy, as JSON")
     wanted = parser.parse_args()
     for seed in wanted.seeds:
         with tempfile.TemporaryDirectory() as folder:
-            found, site = tour(
+            found, _ = tour(
                 Path(folder), seed, wanted.ticks, wanted.after, wanted.days, wanted.load, wanted.lines,
                 Policy.of(json.loads(wanted.set)),
             )  # fmt: skip

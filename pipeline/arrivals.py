@@ -52,7 +52,9 @@ class Arrived:
         self.submitted.append(jobs["submit_time"].to_numpy(dtype="datetime64[s]").astype("int64") / 3600)
         gpus, seconds = (jobs[name].to_numpy(dtype=float) for name in ("gpus", "duration_s"))
         self.gpu_hours.append(gpus * seconds / 3600)
-        types = jobs["gpu_type"].to_numpy(dtype=object) if "gpu_type" in jobs else np.full(len(jobs), "", object)
+        types = (
+            jobs["gpu_type"].to_numpy(dtype=object) if "gpu_type" in jobs else np.full(len(jobs), "", object)
+        )
         self.types.append(types)
 
     def again(self, now: pd.Timestamp, cluster: Cluster) -> dict[str, np.ndarray]:
@@ -78,7 +80,9 @@ class Arrived:
         out, gpus = {}, sum(pool.gpus for pool in cluster.pools)
         for pool in cluster.pools:
             alike = sum(one.gpus for one in cluster.pools if one.gpu_type == pool.gpu_type)
-            share = np.where(types == pool.gpu_type, pool.gpus / alike, np.where(types == "", pool.gpus / gpus, 0.0))
+            share = np.where(
+                types == pool.gpu_type, pool.gpus / alike, np.where(types == "", pool.gpus / gpus, 0.0)
+            )
             at = day[kept] * 24 + hour[kept]
             by_day = np.bincount(at, (work * share)[kept], days * 24).reshape(days, 24)
             out[pool.id] = by_day[drawn].reshape(FUTURES, -1).cumsum(axis=1)

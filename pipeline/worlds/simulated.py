@@ -8,7 +8,7 @@ import pandas as pd
 from tidegrid.data import App, Capacity, Cluster, History, Pool, request_features
 from tidegrid.data.schema import blank
 from tidegrid.data.tables import REQUESTS, RUNNING
-from tidegrid.pipeline.bands import Widths, inside
+from tidegrid.pipeline.bands import Came, Widths, came_of, learnt
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND, bands_of, instant_of
@@ -103,6 +103,8 @@ class Simulated:
         )
         self.widths = Widths()
         self._told: dict[int, tuple[str, str, str, str]] = {}
+        self._awaited: dict[int, tuple[str, str, float]] = {}
+        self._came: list[Came] = []
         self._demand = trace.demand()
         self._served_s = 0.0
         self._ended: list[int] = []
@@ -140,7 +142,7 @@ class Simulated:
         over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
         for j in over:
             self.busy[self.played.first[j] : self.played.first[j] + trace.block[j]] = False
-            self._learn_width(j)
+            self._see_end(j)
         gone = set(over)
         if over:
             self.running = [j for j in self.running if j not in gone]
@@ -272,12 +274,30 @@ class Simulated:
             told = [iso(instant_of(problem, float(at))) for at in (first[0], first[2], last[0], last[2])]
             if told[1] > now:
                 self._told[j] = (told[0], told[1], told[2], told[3])
+                high = pd.Timestamp(told[1]) - self.trace.start
+                self._awaited[j] = (told[0], told[1], high.total_seconds())
 
-    def _learn_width(self, j: int) -> None:
+    def learn_widths(self) -> Widths:
+        """Take in what has come of the bands that were told, and return the widths."""
+        now = iso(self.now)
+        for j, (low, high, high_s) in list(self._awaited.items()):
+            started = self.played.start[j]
+            if np.isinf(started) and self.now_s <= high_s:
+                continue
+            at = None if np.isinf(started) else iso(self.instant(started))
+            self._came += came_of(self._name(j), low, high, at, now, 1)
+            del self._awaited[j]
+        self.widths, self._came = learnt(self.widths, self._came), []
+        return self.widths
+
+    def _see_end(self, j: int) -> None:
         told = self._told.pop(j, None)
         if told is not None:
-            start, end = (iso(self.instant(at)) for at in (self.played.start[j], self.end[j]))
-            self.widths = self.widths.after(inside(told[0], start, told[1]), inside(told[2], end, told[3]))
+            end = iso(self.instant(self.end[j]))
+            self._came += came_of(self._name(j), told[2], told[3], end, None, 0)
+
+    def _name(self, j: int) -> str:
+        return str(self.trace.jobs["job_id"].iat[j])
 
     # plumbing ------------------------------------------------------------------------------------
 

@@ -14,14 +14,14 @@ from rolling_site import HOUR, START, Curve, Told, World
 from tidegrid.data import History
 from tidegrid.models import ModelStore
 from tidegrid.pipeline import control
-from tidegrid.pipeline.bands import Widths, widened, widths_of
+from tidegrid.pipeline.bands import FIRST_WIDTH, Widths, widened, widths_of
 from tidegrid.pipeline.champions import load_estimators
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.decide import decide
 from tidegrid.pipeline.fallback import SureDemand
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.hours import record_of
-from tidegrid.pipeline.memory import Hour, Outcome, iso
+from tidegrid.pipeline.memory import RUNNING, WAITING, Hour, Outcome, Watched, iso
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.pipeline.site import Site
@@ -122,10 +122,25 @@ def outcome(start: float, end: float, told: bool = True) -> Outcome:
 def test_bands_widen_at_a_miss_and_narrow_at_a_hit_for_starts_as_for_ends() -> None:
     assert widths_of([]) == Widths()
     missed_start = widths_of([outcome(3.5, 5)])
-    assert missed_start.start > 1 > missed_start.end
+    assert missed_start.start > FIRST_WIDTH > missed_start.end
     missed_end = widths_of([outcome(2, 8)])
-    assert missed_end.end > 1 > missed_end.start
-    assert widths_of([outcome(9, 9, told=False), replace(outcome(9, 9), status="lost")]) == Widths()
+    assert missed_end.end > FIRST_WIDTH > missed_end.start
+    assert widths_of([outcome(9, 9, told=False)]) == Widths()
+    lost = widths_of([replace(outcome(9, 9), status="lost")])
+    assert (lost.starts, lost.ends) == (1, 0) and lost.start > FIRST_WIDTH
+
+
+def test_a_start_is_learnt_from_when_it_is_known_and_not_only_when_the_job_has_ended() -> None:
+    whole = outcome(3.5, 5)
+    known = {name: getattr(whole, name) for name in Watched.__dataclass_fields__ if hasattr(whole, name)}
+    waits = Watched(**known | {"state": WAITING, "started": None})
+    late, early = START + 3.25 * HOUR, START + 2 * HOUR
+    assert widths_of([], [waits], early) == Widths()
+    overdue = widths_of([], [waits], late)
+    assert overdue.start > FIRST_WIDTH and overdue.starts == 1
+    # that it starts later still changes nothing, and neither does its end
+    assert widths_of([], [replace(waits, state=RUNNING, started=whole.started)], late + HOUR) == overdue
+    assert widths_of([whole]).start == overdue.start
 
 
 @given(st.lists(st.booleans(), min_size=400, max_size=400).map(np.array))
@@ -133,7 +148,7 @@ def test_a_width_stays_within_its_bounds(hits: np.ndarray) -> None:
     widths = Widths()
     for hit in hits:
         widths = widths.after(bool(hit), None)
-    assert 0.25 <= widths.start <= 20 and widths.end == 1.0
+    assert 0.25 <= widths.start <= 20 and widths.end == FIRST_WIDTH
 
 
 @given(
