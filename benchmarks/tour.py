@@ -25,6 +25,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.worlds.files import Files
 from tidegrid.scheduler import Plan, Problem, explain, solve
+from tidegrid.scheduler.advice import replanned
 
 BEGIN = pd.Timestamp("2026-03-02T00:00:00+00:00")
 """When history begins: a Monday."""
@@ -368,30 +369,28 @@ class Counts:
 
 
 def advice(problem: Problem, plan: Plan, most: int, rng: np.random.Generator) -> Counter[str]:
-    """Take what a job is said to start sooner without out of the problem, plan again, and see whether it does."""
+    """Ask why some jobs wait; plan again without what each is said to start sooner without, and see whether it does."""
     out: Counter[str] = Counter()
-    told = [
-        (one, blocker)
-        for one in explain(problem, plan).extra["explanations"]
-        for blocker in one["blockers"]
-        if blocker["alone"]
-    ]
-    out["lines"] = len(told)
-    for k in rng.permutation(len(told))[:most].tolist():
-        one, blocker = told[k]
-        document = problem.to_dict()
-        for kind in ("jobs", "apps"):
-            document[kind] = [entry for entry in document[kind] if entry["id"] != blocker["task"]]
-        again = solve(Problem.from_dict(document), "fast")
-        spot = again.placement_by_job.get(one["job"])
-        before = problem.steps if one["start"] is None else one["start"]
-        kind = "app" if blocker["task"] in problem.app_by_id else "job"
-        out[f"{kind} re-solved"] += 1
-        out[f"{kind} sooner"] += spot is not None and spot.start < before
+    waits = [one for one in explain(problem, plan).extra["explanations"] if one["blockers"]]
+    picked = [waits[k] for k in rng.permutation(len(waits))[:most].tolist()]
+    for one in replanned(problem, plan, picked):
+        for blocker in one["blockers"]:
+            out["in the way" if not blocker["sooner"] else "would start sooner"] += 1
+            if not blocker["sooner"]:
+                continue
+            document = problem.to_dict()
+            for kind in ("jobs", "apps"):
+                document[kind] = [entry for entry in document[kind] if entry["id"] != blocker["task"]]
+            # another seed than those that the advice was found with
+            spot = solve(Problem.from_dict(document), "fast", seed=7).placement_by_job.get(one["job"])
+            before = problem.steps if one["start"] is None else one["start"]
+            out["starts sooner"] += spot is not None and spot.start < before
     return out
 
 
-def tour(folder: Path, seed: int, ticks: int, after: int, days: float, load: float, lines: int, policy: Policy) -> tuple[dict[str, Any], Site]:  # fmt: skip
+def tour(
+    folder: Path, seed: int, ticks: int, after: int, days: float, load: float, lines: int, policy: Policy
+) -> tuple[dict[str, Any], Site]:
     """Live through a tour of ``ticks``, and ``after`` more in which nothing new is counted."""
     site = Site(folder, seed, load)
     site.live(days)

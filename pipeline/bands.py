@@ -13,8 +13,7 @@ FIRST_WIDTH = 2.0
 (`benchmarks/tour.py`: without it 47 % of the starts lay inside bands of 80 %)."""
 
 WIDTH_STEP = 0.03
-"""Step of a width at an outcome, on its logarithm (adaptive conformal inference, Gibbs and Candès 2021). Small from the
-first one on: short waits are over first, and would narrow the bands of the long ones."""
+"""Step of a width at an outcome, on its logarithm (adaptive conformal inference, Gibbs and Candès 2021)."""
 
 OUTSIDE = 0.2
 """The share that an 80 % band leaves outside."""
@@ -24,81 +23,56 @@ NARROWEST, WIDEST = 0.25, 20.0
 
 @dataclass(frozen=True)
 class Widths:
-    """The factors by which bands of jobs that wait are stretched to each side of their middle.
-
-    Attributes
-    ----------
-    start, end
-        The factors.
-    starts, ends
-        How many starts and ends they were learnt from.
-    """
+    """The factors by which bands of jobs that wait are stretched to each side of their middle."""
 
     start: float = FIRST_WIDTH
     end: float = FIRST_WIDTH
-    starts: int = 0
-    ends: int = 0
 
     def after(self, started_inside: bool | None, ended_inside: bool | None) -> "Widths":
         """Return the widths after one more outcome: wider after a miss, a little narrower after a hit.
 
         None for what is not known or was not told.
         """
-        out = self
-        if started_inside is not None:
-            out = replace(out, start=_moved(self.start, started_inside), starts=self.starts + 1)
-        if ended_inside is not None:
-            out = replace(out, end=_moved(self.end, ended_inside), ends=self.ends + 1)
-        return out
+        return replace(self, start=_moved(self.start, started_inside), end=_moved(self.end, ended_inside))
 
 
 Came = tuple[str, int, str, bool]
-"""What came of a told band: when that was known (ISO 8601 in UTC), 0 for an end and 1 for a start, the job, a hit?"""
+"""What came of a told band: its last instant (ISO 8601 in UTC), 0 for an end and 1 for a start, the job, a hit?"""
 
 
-def came_of(
-    job: str, low: str | None, high: str | None, at: str | None, now: str | None, which: int
-) -> list[Came]:
-    """Return what is known to have come of a band: nothing yet, or one hit or miss.
+def came_of(job: str, low: str | None, high: str | None, at: str | None, now: str, which: int) -> list[Came]:
+    """Return what came of a band once the band is past, whether or not what it told of has come by then.
 
-    A band is missed when its end is past, whether or not what it told of has come by then.
+    Were each counted when it is known, short waits would come first, and narrow the bands of the long ones.
     """
-    if low is None or high is None:
+    if low is None or high is None or pd.Timestamp(high) >= pd.Timestamp(now):
         return []
-    past = now is not None and pd.Timestamp(high) < pd.Timestamp(now)
-    hit = inside(low, at, high)
-    if hit is None:
-        return [(high, which, job, False)] if past else []
-    late = pd.Timestamp(at) > pd.Timestamp(high)
-    return [(high if late else str(at), which, job, hit)]
+    return [(high, which, job, bool(inside(low, at, high)))]
 
 
 def learnt(widths: Widths, came: Iterable[Came]) -> Widths:
-    """Return the widths after what came of some bands, in the order in which that was known."""
+    """Return the widths after what came of some bands, in the order in which they were past."""
     for _, which, _, hit in sorted(came):
         widths = widths.after(hit, None) if which else widths.after(None, hit)
     return widths
 
 
-def widths_of(
-    outcomes: Iterable[Outcome], watched: Iterable[Watched] = (), now: pd.Timestamp | None = None
-) -> Widths:
-    """Return the widths after these outcomes, and after what is known by ``now`` of jobs that wait or run.
+def widths_of(outcomes: Iterable[Outcome], watched: Iterable[Watched], now: pd.Timestamp) -> Widths:
+    """Return the widths after the bands of these attempts that are past by ``now``.
 
     Only jobs that were told a later start count, and of attempts that were lost with their GPUs only the start: who
     comes later may go first, and how far a band must reach for that is learnt from those who waited.
     """
     came: list[Came] = []
-    for one in outcomes:
+    until = iso(now)
+    open_ = (job for job in watched if job.state in (WAITING, RUNNING))
+    for one in (*outcomes, *open_):
         if not told_to_wait(one.told, one.start_high):
             continue
-        came += came_of(one.job_id, one.start_low, one.start_high, one.started, None, 1)
-        if one.status != "lost":
-            came += came_of(one.job_id, one.end_low, one.end_high, one.ended, None, 0)
-    for job in watched:
-        if job.state in (WAITING, RUNNING) and told_to_wait(job.told, job.start_high):
-            at = None if now is None else iso(now)
-            came += came_of(job.job_id, job.start_low, job.start_high, job.started, at, 1)
+        ended, status = (one.ended, one.status) if isinstance(one, Outcome) else (None, "")
+        came += came_of(one.job_id, one.start_low, one.start_high, one.started, until, 1)
+        if status != "lost":
+            came += came_of(one.job_id, one.end_low, one.end_high, ended, until, 0)
     return learnt(Widths(), came)
 
 
@@ -121,5 +95,7 @@ def widened(band: np.ndarray, width: float, planned: float, least: float = 0.0) 
     return np.array([max(least, min(low, planned)), max(middle, least), max(high, planned)])
 
 
-def _moved(width: float, hit: bool) -> float:
+def _moved(width: float, hit: bool | None) -> float:
+    if hit is None:
+        return width
     return float(np.clip(width * np.exp(WIDTH_STEP * ((not hit) - OUTSIDE)), NARROWEST, WIDEST))

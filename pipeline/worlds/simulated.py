@@ -102,9 +102,7 @@ class Simulated:
             cells=[(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)],
         )
         self.widths = Widths()
-        self._told: dict[int, tuple[str, str, str, str]] = {}
-        self._awaited: dict[int, tuple[str, str, float]] = {}
-        self._came: list[Came] = []
+        self._told: dict[tuple[int, int], tuple[str, str, float]] = {}
         self._demand = trace.demand()
         self._served_s = 0.0
         self._ended: list[int] = []
@@ -142,7 +140,6 @@ class Simulated:
         over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
         for j in over:
             self.busy[self.played.first[j] : self.played.first[j] + trace.block[j]] = False
-            self._see_end(j)
         gone = set(over)
         if over:
             self.running = [j for j in self.running if j not in gone]
@@ -273,31 +270,22 @@ class Simulated:
                 self.played.told_start[j] = self.now_s + step_s * p.start
             told = [iso(instant_of(problem, float(at))) for at in (first[0], first[2], last[0], last[2])]
             if told[1] > now:
-                self._told[j] = (told[0], told[1], told[2], told[3])
-                high = pd.Timestamp(told[1]) - self.trace.start
-                self._awaited[j] = (told[0], told[1], high.total_seconds())
+                for which, low, high in ((1, told[0], told[1]), (0, told[2], told[3])):
+                    past = pd.Timestamp(high) - self.trace.start
+                    self._told[j, which] = (low, high, past.total_seconds())
 
     def learn_widths(self) -> Widths:
-        """Take in what has come of the bands that were told, and return the widths."""
-        now = iso(self.now)
-        for j, (low, high, high_s) in list(self._awaited.items()):
-            started = self.played.start[j]
-            if np.isinf(started) and self.now_s <= high_s:
-                continue
-            at = None if np.isinf(started) else iso(self.instant(started))
-            self._came += came_of(self._name(j), low, high, at, now, 1)
-            del self._awaited[j]
-        self.widths, self._came = learnt(self.widths, self._came), []
+        """Take in what has come of the bands that are past, and return the widths."""
+        past = [key for key, (_, _, high_s) in self._told.items() if high_s < self.now_s]
+        came: list[Came] = []
+        for j, which in past:
+            low, high, _ = self._told.pop((j, which))
+            at = self.played.start[j] if which else self.end[j]
+            known = iso(self.instant(at)) if at <= self.now_s else None
+            name = str(self.trace.jobs["job_id"].iat[j])
+            came += came_of(name, low, high, known, iso(self.now), which)
+        self.widths = learnt(self.widths, came)
         return self.widths
-
-    def _see_end(self, j: int) -> None:
-        told = self._told.pop(j, None)
-        if told is not None:
-            end = iso(self.instant(self.end[j]))
-            self._came += came_of(self._name(j), told[2], told[3], end, None, 0)
-
-    def _name(self, j: int) -> str:
-        return str(self.trace.jobs["job_id"].iat[j])
 
     # plumbing ------------------------------------------------------------------------------------
 

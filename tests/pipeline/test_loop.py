@@ -120,27 +120,31 @@ def outcome(start: float, end: float, told: bool = True) -> Outcome:
 
 
 def test_bands_widen_at_a_miss_and_narrow_at_a_hit_for_starts_as_for_ends() -> None:
-    assert widths_of([]) == Widths()
-    missed_start = widths_of([outcome(3.5, 5)])
+    later = START + 20 * HOUR
+    assert widths_of([], [], later) == Widths()
+    missed_start = widths_of([outcome(3.5, 5)], [], later)
     assert missed_start.start > FIRST_WIDTH > missed_start.end
-    missed_end = widths_of([outcome(2, 8)])
+    missed_end = widths_of([outcome(2, 8)], [], later)
     assert missed_end.end > FIRST_WIDTH > missed_end.start
-    assert widths_of([outcome(9, 9, told=False)]) == Widths()
-    lost = widths_of([replace(outcome(9, 9), status="lost")])
-    assert (lost.starts, lost.ends) == (1, 0) and lost.start > FIRST_WIDTH
+    assert widths_of([outcome(9, 9, told=False)], [], later) == Widths()
+    lost = widths_of([replace(outcome(9, 9), status="lost")], [], later)
+    assert lost.start > FIRST_WIDTH == lost.end
 
 
-def test_a_start_is_learnt_from_when_it_is_known_and_not_only_when_the_job_has_ended() -> None:
-    whole = outcome(3.5, 5)
+def test_a_band_counts_once_it_is_past_whether_or_not_the_job_has_come() -> None:
+    """Else short waits would count first, and narrow the bands of the long ones."""
+    whole = outcome(2, 5)
     known = {name: getattr(whole, name) for name in Watched.__dataclass_fields__ if hasattr(whole, name)}
-    waits = Watched(**known | {"state": WAITING, "started": None})
-    late, early = START + 3.25 * HOUR, START + 2 * HOUR
-    assert widths_of([], [waits], early) == Widths()
-    overdue = widths_of([], [waits], late)
-    assert overdue.start > FIRST_WIDTH and overdue.starts == 1
-    # that it starts later still changes nothing, and neither does its end
-    assert widths_of([], [replace(waits, state=RUNNING, started=whole.started)], late + HOUR) == overdue
-    assert widths_of([whole]).start == overdue.start
+    runs = Watched(**known | {"state": RUNNING})
+    waits = replace(runs, state=WAITING, started=None)
+    in_the_band, past_the_start, past_the_end = (START + h * HOUR for h in (2.5, 3.5, 6.5))
+    assert widths_of([], [waits], in_the_band) == widths_of([], [runs], in_the_band) == Widths()
+    assert (
+        widths_of([], [runs], past_the_start).start
+        < FIRST_WIDTH
+        < widths_of([], [waits], past_the_start).start
+    )
+    assert widths_of([], [runs], past_the_end).end > FIRST_WIDTH > widths_of([whole], [], past_the_end).end
 
 
 @given(st.lists(st.booleans(), min_size=400, max_size=400).map(np.array))
