@@ -167,6 +167,25 @@ def test_a_widened_band_is_ordered_and_holds_what_is_planned(
     assert 0 <= low <= middle <= high and low <= planned <= high
 
 
+def test_an_app_keeps_its_gpus_where_it_gains_nothing_by_others(tmp_path: Path) -> None:
+    """A night of even traffic, jobs that come and go: no GPU enters or leaves, and nothing is swapped in the plan."""
+    world = World(tmp_path / "site", gpus=16, apps={"chat": (9, 4, [3.0])}, held={"chat": [12, 13, 14, 15]})
+    state, rng = StateStore(tmp_path / "state.db"), np.random.default_rng(1)
+    estimators = {"recurring": Told(), "realtime": Curve({"chat": [3.0]})}
+    for k in range(16):
+        if k % 2 == 0:
+            world.submit(f"j{k}", int(rng.choice([1, 2, 4, 8])), float(rng.integers(1, 6)), 5)
+        commit = tick(state, Files(world.write()), world.now, Settings(policy=POLICY), estimators=estimators)
+        (move,) = commit.document["apps"]
+        assert (move["enter"], move["leave"]) == ([], [])
+        kept = state.plan(commit.tick)
+        assert kept is not None
+        cells = [set(held) for held in kept["plan"]["apps"][0]["cells"]]
+        assert all(one == cells[0] for one in cells)
+        world.obey(commit.document)
+        world.advance(30)
+
+
 def test_errors_of_a_fallback_do_not_widen_the_model_s_band() -> None:
     hours = [Hour("chat", iso(START + k * HOUR), 1.0, 2.0, 3.0, 9.0, "fallback") for k in range(30)]
     assert record_of(hours).empty
