@@ -8,9 +8,9 @@ import pandas as pd
 
 from tidegrid.pipeline.memory import RUNNING, WAITING, Outcome, Watched, iso
 
-FIRST_START, FIRST_END = 2.8, 2.3
-"""The widths before anything came of what was told: an order that is planned again and again does not stay as it is.
-Measured with seeds 1, 4 and 5 of `benchmarks/tour.py`."""
+FIRST_WIDTH = 2.8
+"""The width before anything came of what was told: an order that is planned again and again does not stay as it is.
+Measured by `benchmarks/tour.py`."""
 
 WIDTH_STEP = 0.03
 """Step of a width at an outcome, on its logarithm (adaptive conformal inference, Gibbs and Candès 2021)."""
@@ -25,8 +25,8 @@ NARROWEST, WIDEST = 0.25, 20.0
 class Widths:
     """The factors by which bands of jobs that wait are stretched to each side of their middle."""
 
-    start: float = FIRST_START
-    end: float = FIRST_END
+    start: float = FIRST_WIDTH
+    end: float = FIRST_WIDTH
 
     def after(self, started_inside: bool | None, ended_inside: bool | None) -> "Widths":
         """Return the widths after one more outcome: wider after a miss, a little narrower after a hit.

@@ -14,7 +14,7 @@ from rolling_site import HOUR, START, Curve, Told, World
 from tidegrid.data import History
 from tidegrid.models import ModelStore
 from tidegrid.pipeline import control
-from tidegrid.pipeline.bands import FIRST_END, FIRST_START, Widths, widened, widths_of
+from tidegrid.pipeline.bands import FIRST_WIDTH, Widths, widened, widths_of
 from tidegrid.pipeline.champions import load_estimators
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.decide import decide
@@ -123,12 +123,12 @@ def test_bands_widen_at_a_miss_and_narrow_at_a_hit_for_starts_as_for_ends() -> N
     later = START + 20 * HOUR
     assert widths_of([], [], later) == Widths()
     missed_start = widths_of([outcome(3.5, 5)], [], later)
-    assert missed_start.start > FIRST_START and missed_start.end < FIRST_END
+    assert missed_start.start > FIRST_WIDTH and missed_start.end < FIRST_WIDTH
     missed_end = widths_of([outcome(2, 8)], [], later)
-    assert missed_end.end > FIRST_END and missed_end.start < FIRST_START
+    assert missed_end.end > FIRST_WIDTH and missed_end.start < FIRST_WIDTH
     assert widths_of([outcome(9, 9, told=False)], [], later) == Widths()
     lost = widths_of([replace(outcome(9, 9), status="lost")], [], later)
-    assert lost.start > FIRST_START and lost.end == FIRST_END
+    assert lost.start > FIRST_WIDTH and lost.end == FIRST_WIDTH
 
 
 def test_a_band_counts_once_it_is_past_whether_or_not_the_job_has_come() -> None:
@@ -141,10 +141,10 @@ def test_a_band_counts_once_it_is_past_whether_or_not_the_job_has_come() -> None
     assert widths_of([], [waits], in_the_band) == widths_of([], [runs], in_the_band) == Widths()
     assert (
         widths_of([], [runs], past_the_start).start
-        < FIRST_START
+        < FIRST_WIDTH
         < widths_of([], [waits], past_the_start).start
     )
-    assert widths_of([], [runs], past_the_end).end > FIRST_END > widths_of([whole], [], past_the_end).end
+    assert widths_of([], [runs], past_the_end).end > FIRST_WIDTH > widths_of([whole], [], past_the_end).end
 
 
 @given(st.lists(st.booleans(), min_size=400, max_size=400).map(np.array))
@@ -152,7 +152,7 @@ def test_a_width_stays_within_its_bounds(hits: np.ndarray) -> None:
     widths = Widths()
     for hit in hits:
         widths = widths.after(bool(hit), None)
-    assert 0.25 <= widths.start <= 20 and widths.end == FIRST_END
+    assert 0.25 <= widths.start <= 20 and widths.end == FIRST_WIDTH
 
 
 @given(
