@@ -174,7 +174,6 @@ SLURM_READS = {
     "saved/qos.txt": ("slurm check slurm --from saved --now SLURM",),
     "slurm/slurm.json": ("slurm tick slurm --from saved --now SLURM", "slurm run slurm --turns 1"),
     "slurm/state.db": ("eta 1000 --state slurm/state.db", "slurm tick slurm --from saved --now SLURM"),
-    "slurm/slurm-memory.json": ("slurm release-all slurm", "slurm release-all slurm --dry-run"),
 }  # fmt: skip
 """Which commands read what a Slurm and its site say."""
 
@@ -302,7 +301,6 @@ def prepare(root: Path) -> None:
     Made(20, 20, 0).write(root / "saved", 300)
     (root / "slurm").mkdir()
     (root / "slurm" / "slurm.json").write_text('{"mode": "start"}')
-    (root / "slurm" / "slurm-memory.json").write_text("{}")
     _called(f"slurm tick slurm --from saved --now {_SLURM}".split())
 
 
