@@ -65,8 +65,9 @@ def widths_of(outcomes: Iterable[Outcome], watched: Iterable[Watched], now: pd.T
     """
     came: list[Came] = []
     until = iso(now)
-    open_ = (job for job in watched if job.state in (WAITING, RUNNING))
-    for one in (*outcomes, *open_):
+    told: list[Outcome | Watched] = [*outcomes]
+    told += [job for job in watched if job.state in (WAITING, RUNNING)]
+    for one in told:
         if not told_to_wait(one.told, one.start_high):
             continue
         ended, status = (one.ended, one.status) if isinstance(one, Outcome) else (None, "")
