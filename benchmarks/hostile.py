@@ -2,7 +2,8 @@
 
 Each case runs in a process of its own, with a limit of time and memory, on a fresh copy of a small site. It is right
 where the command ends with exit code 0, 1 or 2 and says no word of a fault of its own; with code 2 it says one line on
-standard error and leaves no new file, and no output holds a control code.
+standard error and leaves no new file, and no output holds a control code. A service that stands is asked to end, by
+SIGTERM, and has to.
 """
 
 import argparse
@@ -19,16 +20,24 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+
+from slurm_snapshot import NOW as SLURM_NOW
+from slurm_snapshot import Made
 
 from tidegrid.app.cli import app
 from tidegrid.app.common import run
 from tidegrid.data.synth import synthesise
 
 NOW, LATER = "2026-04-14T06:00:00Z", "2026-04-14T07:00:00Z"
+_SLURM = datetime.fromtimestamp(SLURM_NOW, UTC).isoformat()
 
 CPU_SECONDS, WALL_SECONDS, MEMORY = 60, 240, 2 * 2**30
 """Limits of a case; the address space may be twice the memory, of which much is only reserved."""
+
+SERVED_SECONDS = 15
+"""How long a service stands before it is asked to end."""
 
 TABLES = ("jobs.csv", "traffic.csv", "requests.csv", "running.csv")
 
@@ -83,6 +92,10 @@ FILES: dict[str, Change] = {
     "open quote": lambda p: _cell(p, '"'),
 }  # fmt: skip
 """What may be wrong with a file."""
+
+_CELLS = ("long cell", "huge number", "infinite", "negative", "year 9999", "year 1", "control codes", "markup",
+          "open quote", "utf-16", "first line alone")  # fmt: skip
+"""Those that rewrite the text of a file."""
 
 JSONS: dict[str, Change] = {
     "list": lambda p: p.write_text("[]") and None,
@@ -153,6 +166,55 @@ OPTIONS = (
 )  # fmt: skip
 """Command lines that are asked for as they stand."""
 
+SLURM_READS = {
+    "saved/squeue.json": ("slurm check slurm --from saved --now SLURM", "slurm tick slurm --from saved --now SLURM"),
+    "saved/nodes.txt": ("slurm check slurm --from saved --now SLURM", "slurm tick slurm --from saved --now SLURM"),
+    "saved/partitions.txt": ("slurm tick slurm --from saved --now SLURM",),
+    "saved/sacct.txt": ("slurm tick slurm --from saved --now SLURM", "slurm trial --from saved --days 2 --gpus 16"),
+    "saved/qos.txt": ("slurm check slurm --from saved --now SLURM",),
+    "slurm/slurm.json": ("slurm tick slurm --from saved --now SLURM", "slurm run slurm --turns 1"),
+    "slurm/state.db": ("eta 1000 --state slurm/state.db", "slurm tick slurm --from saved --now SLURM"),
+}  # fmt: skip
+"""Which commands read what a Slurm and its site say."""
+
+SERVED = {
+    "cluster.json": ("noise", "empty", "endless device", "control codes"),
+    "requests.csv": ("open quote", "huge number", "pipe"),
+    "traffic.csv": ("year 9999", "bad zip"),
+    "state.db": ("noise", "folder", "cut in a third"),
+    "models": ("empty", "pipe"),
+}
+"""Which files of a site that is served have which faults."""
+
+LATER_OPTIONS = (
+    "slurm check nowhere --from saved", "slurm check slurm --from nowhere", "slurm check slurm --from /dev/zero",
+    "slurm check slurm --from saved --now 1677-09-21T00:00:00Z", "slurm check slurm --now SLURM", "slurm check slurm",
+    "slurm tick slurm --from saved --now tomorrow", "slurm tick /proc/x --from saved --now SLURM",
+    "slurm tick slurm --from saved --now SLURM --state /dev/zero", "slurm tick saved/squeue.json --from saved",
+    "slurm tick slurm --from saved --now SLURM --policy slurm/slurm.json", "slurm tick slurm",
+    "slurm run slurm --every 1e300", "slurm run slurm --turns 0", "slurm run slurm --turns 1", "slurm run /dev/null",
+    "slurm release-all nowhere", "slurm release-all slurm", "slurm release-all /dev/null",
+    "slurm trial --from nowhere", "slurm trial --from saved --days 1e300", "slurm trial --from saved --gpus 1000000000",
+    "slurm trial --from saved --gpu-type nosuch --out out.html", "slurm trial --from saved --days 2 --gpus 16 --out /",
+    "slurm trial --from saved --days 2 --gpus 16 --learn-days 3650 --out out.html", "slurm trial --from /dev/zero",
+    "slurm trial --from saved --days 2 --gpus 16 --timezone ../../etc/passwd --out out.html", "slurm trial",
+    "eta", "eta 1000", "eta 1000 --gpus 4 --state slurm/state.db", "eta nobody --state slurm/state.db",
+    "eta \x1b[2J --state slurm/state.db", "eta --gpus 1000000000 --state slurm/state.db",
+    "eta --gpus 4 --time 1e300 --state slurm/state.db", "eta --gpus 4 --time -5 --state slurm/state.db",
+    "eta --gpus 4 --time 99999999999-23:59:59 --state slurm/state.db", "eta --gpus 4 --time nan --state slurm/state.db",
+    "eta --gpus 4 --nodes 3 --state slurm/state.db", "eta --gpus 4 --pool nosuch --state slurm/state.db",
+    "eta 1000 --state /dev/zero", "eta 1000 --state saved/squeue.json", "eta 1000 --state postgresql://h:99999999/x",
+    "eta 1000 --state nosuch://x", "eta 1000 --state slurm", "eta 1000 --state " + "x" * 5000,
+    "serve nowhere", "serve /dev/zero", "serve site --host 256.1.1.1", "serve site --host 0.0.0.0 --port 0",
+    "serve site --port 99999999", "serve site --port 0 --every 1e300", "serve site --port 0 --store /dev/zero",
+    "serve site --port 0 --store nosuch://x", "serve site --port 0 --models /dev/null/x", "serve site --rate nan",
+    "serve site --port 0 --timezone ../../etc/passwd", "serve site --port 0 --policy site/cluster.json",
+    "serve site --log-level LOUD", "serve site --port 0 --name \x1b[2J", "serve site --port 0 --seed -1",
+    "serve site --port 1", "token create \x1b[2J --store s.db", "token list --store /dev/zero",
+    "token revoke ../../x --store s.db", "token create x --store site/cluster.json",
+)  # fmt: skip
+"""Command lines of a live Slurm, of its users and of the service, asked for as they stand."""
+
 READS = {
     "cluster.json": ("plan site --out out", "tick site --state s.db --now NOW", "history check site", "forecast site"),
     "jobs.csv": ("plan site --out out", "replay site/jobs.csv --gpus 64 --days 1 --policy fifo", "history check site"),
@@ -201,8 +263,24 @@ def cases() -> Iterator[Case]:
                     db.execute(text)
 
             yield f"state: {change_}", command.split(), changed
-    for line in OPTIONS:
+    for line in (*OPTIONS, *LATER_OPTIONS):
         yield "options", line.split(" "), lambda root: None
+    for k, (file, commands) in enumerate(SLURM_READS.items()):
+        faults = {**FILES, **(JSONS if file.endswith(".json") else {})}
+        for i, (name, change) in enumerate(faults.items()):
+            if file.endswith(".db") and name in _CELLS:
+                continue
+            # a third of the faults for each file, all of them over the files
+            if (i + k) % 3 == 0:
+                line = commands[i // 3 % len(commands)]
+                yield f"{file}: {name}", line.split(), lambda root, c=change, f=file: c(root / f)
+    for file, names in SERVED.items():
+        for name in names:
+
+            def served(root: Path, change: Change = FILES[name], file: str = file) -> None:
+                change(root / "site" / file)
+
+            yield f"served {file}: {name}", ["serve", "site", "--port", "0", "--refit-hours", "0"], served
 
 
 def _called(argv: list[str]) -> int:
@@ -220,6 +298,10 @@ def prepare(root: Path) -> None:
     _called(["train", "site", "--only", "realtime", "--only", "recurring", "--now", NOW])
     _called(f"tick site --state site/state.db --now {NOW} --refit-hours 0".split())
     _called(f"plan site --out . --no-report --now {NOW}".split())
+    Made(20, 20, 0).write(root / "saved", 300)
+    (root / "slurm").mkdir()
+    (root / "slurm" / "slurm.json").write_text('{"mode": "start"}')
+    _called(f"slurm tick slurm --from saved --now {_SLURM}".split())
 
 
 def tree(root: Path) -> set[str]:
@@ -233,7 +315,7 @@ def play(base: Path, argv: list[str], change: Callable[[Path], None], root: Path
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(base, copy, symlinks=True)
     change(copy)
-    words = [{"NOW": NOW, "LATER": LATER}.get(word, word) for word in argv]
+    words = [{"NOW": NOW, "LATER": LATER, "SLURM": _SLURM}.get(word, word) for word in argv]
     before = tree(copy)
     out, err = root / "out.txt", root / "err.txt"
     child = os.fork()
@@ -254,10 +336,14 @@ def play(base: Path, argv: list[str], change: Callable[[Path], None], root: Path
                 sys.stderr.flush()
             os._exit(code)
     end = time.monotonic() + WALL_SECONDS
+    ask = time.monotonic() + SERVED_SECONDS if argv[0] == "serve" else end
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
         if done:
             break
+        if time.monotonic() > ask:
+            os.kill(child, signal.SIGTERM)
+            ask = end
         if time.monotonic() > end:
             os.kill(child, signal.SIGKILL)
             os.wait4(child, 0)

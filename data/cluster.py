@@ -427,21 +427,62 @@ def block_size(gpus: int | np.ndarray | pd.Series) -> Any:
     return sizes if isinstance(gpus, np.ndarray) else int(sizes)
 
 
+def laid(pool: Pool, gpus: int) -> tuple[int, int]:
+    """Return the GPUs that a request of so many holds in a pool, and on how many nodes.
+
+    In a line the next power of two. By node, that many evenly on as few nodes as hold them or one less than twice as
+    many; where they do not lie evenly on so many, the next larger number that does.
+
+    Examples
+    --------
+    >>> node = Pool(id="a", gpus=64, gpu_type="A100-SXM-80GB", node_size=8, placement="node")
+    >>> [laid(node, gpus) for gpus in (3, 9, 11, 24)]
+    [(3, 1), (9, 3), (12, 2), (24, 3)]
+    """
+    if pool.placement != "node" or pool.node_size is None:
+        return block_size(gpus), 1
+    fewest = -(-gpus // pool.node_size)
+    for nodes in range(fewest, 2 * fewest):
+        if gpus % nodes == 0:
+            return gpus, nodes
+    return -(-gpus // fewest) * fewest, fewest
+
+
 def rounded_sizes(cluster: Cluster, requests: pd.DataFrame) -> list[str]:
-    """Return a note of the requests whose sizes are rounded up, which pools in a line do."""
-    if requests.empty or all(pool.placement == "node" for pool in cluster.pools):
+    """Return a note of the requests whose sizes are rounded up in a pool that they may use, for each placement."""
+    if requests.empty:
         return []
-    asked = requests["gpus"].to_numpy()
-    sizes = block_size(asked)
-    odd = np.flatnonzero(sizes != asked)
-    if not len(odd):
-        return []
-    shown = ", ".join(f"{requests['job_id'].iloc[i]} ({asked[i]} → {sizes[i]})" for i in odd[:5])
-    more = f" and {len(odd) - 5:,} more" if len(odd) > 5 else ""
-    return [
-        f"{len(odd):,} request{'s get' if len(odd) > 1 else ' gets'} more GPUs than asked for, since a pool in a line "
-        f'gives powers of two: {shown}{more}; "placement": "node" gives whole sizes'
+    cells = [
+        requests[name].fillna("").astype(str).tolist() if name in requests else [""] * len(requests)
+        for name in ("gpu_type", "allowed_pools")
     ]
+    told: dict[str, list[str]] = {"line": [], "node": []}
+    known: dict[tuple[int, str, str], list[tuple[str, int]]] = {}
+    for job, key in zip(requests["job_id"], zip(requests["gpus"].tolist(), *cells, strict=True), strict=True):
+        if key not in known:
+            gpus, of_type, only = key
+            held: dict[str, int] = {}
+            for pool in cluster.pools:
+                size = laid(pool, gpus)[0]
+                may = of_type in ("", pool.gpu_type) and (not only or pool.id in only.split())
+                if may and size > gpus:
+                    held[pool.placement] = max(size, held.get(pool.placement, 0))
+            known[key] = sorted(held.items())
+        for placement, size in known[key]:
+            told[placement].append(f"{job} ({key[0]} → {size})")
+    why = {
+        "line": ("a pool in a line gives powers of two", '; "placement": "node" gives whole sizes'),
+        "node": ("a job gets as many GPUs on each of its nodes", ""),
+    }
+    notes = []
+    for placement, rows in told.items():
+        if not rows:
+            continue
+        shown, more = ", ".join(rows[:5]), f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
+        gets = "requests get" if len(rows) > 1 else "request gets"
+        reason, fix = why[placement]
+        notes.append(f"{len(rows):,} {gets} more GPUs than asked for, since {reason}: {shown}{more}{fix}")
+    return notes
 
 
 def _ids(records: tuple[Pool, ...]) -> str:

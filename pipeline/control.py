@@ -241,9 +241,7 @@ def _tick(
         reading = replace(reading, news=history.as_of(pd.Timestamp(0, tz="UTC")))
     known, surprises = forecaster.record(history.traffic)
     memory = remembered(state, now, how)
-    memory.widths = widths_of(
-        sorted([*state.outcomes(), *found.outcomes], key=lambda one: (one.ended, one.job_id))
-    )
+    memory.widths = widths_of([*state.outcomes(), *found.outcomes], found.watched.values(), now)
     step("forecasting and planning")
     decision = turn(reading, forecaster, memory, how, found.first_seen)
     watched = told(decision, found.watched)

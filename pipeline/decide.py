@@ -99,7 +99,13 @@ class Decision:
     def etas(self) -> pd.DataFrame:
         """When each placed job is expected to start and end: see :func:`tidegrid.pipeline.etas.eta_table`."""
         return eta_table(
-            self.problem, self.plan, self.durations, self.seed, widths=self.widths, started=self.started
+            self.problem,
+            self.plan,
+            self.durations,
+            self.seed,
+            widths=self.widths,
+            started=self.started,
+            arrivals=self.forecast.arrivals,
         )
 
     @cached_property

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data import Cluster, Pool, block_size, request_features
+from tidegrid.data.cluster import laid
 from tidegrid.data.nodelist import nodes_of
 from tidegrid.errors import TidegridError
 from tidegrid.estimators import Estimator
@@ -193,29 +194,14 @@ def chance_within(hours: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return out
 
 
-def laid(pool: Pool, gpus: int) -> tuple[int, int]:
-    """Return the GPUs that a request of so many holds in a pool, and on how many nodes.
-
-    In a line the next power of two. By node, that many evenly on as few nodes as hold them or one less than twice as
-    many; where they do not lie evenly on so many, the next larger number that does.
-
-    Examples
-    --------
-    >>> node = Pool(id="a", gpus=64, gpu_type="A100-SXM-80GB", node_size=8, placement="node")
-    >>> [laid(node, gpus) for gpus in (3, 9, 11, 24)]
-    [(3, 1), (9, 3), (12, 2), (24, 3)]
-    """
-    if pool.placement != "node" or pool.node_size is None:
-        return block_size(gpus), 1
-    fewest = -(-gpus // pool.node_size)
-    for nodes in range(fewest, 2 * fewest):
-        if gpus % nodes == 0:
-            return gpus, nodes
-    return -(-gpus // fewest) * fewest, fewest
-
-
 def _sizes(pool: Pool, asked: int, low: int, high: int) -> list[tuple[int, int, bool]]:
-    """Return the sizes that a request is offered in a pool: the GPUs that it counts, those that it holds, if asked."""
+    """Return the sizes that a request is offered in a pool: the GPUs that it counts, those that it holds, if asked.
+
+    Slices of a GPU do not work together on one job: more than one is offered to a job that asks for so many alone.
+    """
+    if find(pool.gpu_type)[0].part < 1.0:
+        few = {1} if low == 1 else set()
+        return [(size, laid(pool, size)[0], size == asked) for size in sorted(few | {asked})]
     if pool.placement != "node":
         mine = block_size(asked)
         # a request of 6 GPUs holds a block of 8 and runs on 6

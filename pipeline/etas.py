@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.data.nodelist import as_indices
+from tidegrid.pipeline.arrivals import FUTURES, Arrivals
 from tidegrid.pipeline.bands import Widths, widened
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.scheduler import Job, Placement, Plan, Problem
 from tidegrid.scheduler.limits import limits_of
 from tidegrid.scheduler.problem import flat
 
-DRAWS = 200
+DRAWS = FUTURES
 """Futures that are looked at; a job's own durations are an even grid of 200 levels in them, not a draw."""
 
 BAND = (0.1, 0.5, 0.9)
@@ -34,6 +35,7 @@ def eta_table(
     *,
     widths: Widths | None = None,
     started: Mapping[str, pd.Timestamp] | None = None,
+    arrivals: Arrivals | None = None,
 ) -> pd.DataFrame:
     """Return when each placed job is expected to start and end.
 
@@ -51,6 +53,8 @@ def eta_table(
         How far bands of jobs that wait are stretched; the planned start always lies inside its band.
     started
         When running jobs started: their start is known, and its band has no width.
+    arrivals
+        What may arrive and go before jobs that wait; nothing where None.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def eta_table(
         (planned, UTC), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
-    told = list(bands_of(problem, plan, hours, seed, widths=widths))
+    told = list(bands_of(problem, plan, hours, seed, widths=widths, arrivals=arrivals))
     if not told:
         return pd.DataFrame()
     placed = [p for p, _, _ in told]
@@ -92,6 +96,7 @@ def bands_of(
     *,
     widths: Widths | None = None,
     only: Collection[str] | None = None,
+    arrivals: Arrivals | None = None,
 ) -> Iterator[tuple[Placement, np.ndarray, np.ndarray]]:
     """Yield each placement (of the jobs in ``only``) with its start and its end at the levels of ``BAND``, in steps.
 
@@ -103,11 +108,15 @@ def bands_of(
         # nothing that is placed later bears on those that are asked about
         last_asked = max((k for k, p in enumerate(order) if p.job in only), default=-1)
         order = order[: last_asked + 1]
-    told = [
-        (p, starts, ends)
-        for p, starts, ends in follow(problem, plan, _drawn(order, hours, seed, problem.step_minutes), order)
-        if only is None or p.job in only
-    ]
+    told, serving = [], _serving(problem, plan)
+    for p, starts, ends in follow(problem, plan, _drawn(order, hours, seed, problem.step_minutes), order):
+        if only is not None and p.job not in only:
+            continue
+        if p.start > 0 and arrivals is not None:
+            priority, step_h = problem.job_by_id[p.job].priority, problem.step_minutes / 60
+            later = arrivals.held_up(starts * step_h, p.pool, serving[p.pool], priority) / step_h - starts
+            starts, ends = starts + later, ends + later
+        told.append((p, starts, ends))
     if not told:
         return
     firsts, lasts = np.quantile([[one[1] for one in told], [one[2] for one in told]], BAND, axis=2).transpose(
@@ -139,6 +148,15 @@ def _drawn(
 _EVEN = (np.arange(DRAWS) + 0.5) / DRAWS
 _LEFT = np.clip(np.searchsorted(LEVELS, _EVEN, side="right") - 1, 0, len(LEVELS) - 2)
 _SHARE = np.clip((_EVEN - np.array(LEVELS)[_LEFT]) / np.diff(LEVELS)[_LEFT], 0.0, 1.0)
+
+
+def _serving(problem: Problem, plan: Plan) -> dict[str, float]:
+    """Return the GPUs of each pool that apps leave to jobs, on average over the plan."""
+    out = {pool.id: float(pool.gpus) for pool in problem.pools}
+    for entry in plan.apps:
+        counts = entry.counts()
+        out[problem.app_by_id[entry.app].pool] -= sum(counts) / max(1, len(counts))
+    return out
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from tidegrid.data import History
 from tidegrid.estimators import Estimator
+from tidegrid.pipeline.arrivals import Arrivals, Arrived
 from tidegrid.pipeline.backtest import one_thread, rows_of, updated
 from tidegrid.pipeline.demand import (
     HOUR,
@@ -55,12 +56,15 @@ class Forecast:
         Each app's true need.
     events
         What is to be told: which rung of the ladder answers where the first could not, and what is late.
+    arrivals
+        What may arrive while jobs wait.
     """
 
     estimates: Estimates
     remaining: np.ndarray
     demand: Demand
     events: tuple[Event, ...] = ()
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def durations(self, running: pd.DataFrame) -> dict[tuple[str, str, int], np.ndarray]:
         """Return the quantiles of hours of every (job, pool, GPUs); of a running job, of what is left of it."""
@@ -93,6 +97,7 @@ class _Told:
     apps: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    arriving: dict[str, np.ndarray] | None = None
 
 
 class Estimating:
@@ -135,6 +140,7 @@ class Estimating:
         self._told: _Told | None = None
         self._last: dict[str, pd.Timestamp] = {}
         self._jobs = 0
+        self._arrived = Arrived()
         self._see(history)
 
     def learn(self, news: History, now: pd.Timestamp, history: Callable[[], History]) -> None:
@@ -192,7 +198,11 @@ class Estimating:
         demand = self._demand(state, policy, told)
         events = [*told.events, *self._late(state)]
         left = remaining(whole, state.elapsed_h())
-        return Forecast(told.estimates.of(waiting), left, demand, tuple(events))
+        if told.arriving is None:
+            told.arriving = self._arrived.again(state.now, state.cluster)
+        known = [frame["priority"].to_numpy(dtype=float) for frame in (state.requests, state.running)]
+        arrivals = Arrivals(told.arriving, sorted(np.concatenate(known).tolist()))
+        return Forecast(told.estimates.of(waiting), left, demand, tuple(events), arrivals)
 
     def _ask(self, state: State, told: _Told, scaling: float | None) -> None:
         """Ask for the durations of all jobs that have not been asked for in this hour, in one pass."""
@@ -299,6 +309,7 @@ class Estimating:
 
     def _see(self, news: History) -> None:
         self._jobs += len(news)
+        self._arrived.see(news)
         traffic = news.traffic
         known = traffic[traffic["value"].notna()] if len(traffic) else traffic
         for name, last in zip(known["series_id"].tolist(), known["timestamp"].tolist(), strict=True):

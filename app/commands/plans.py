@@ -188,7 +188,9 @@ def explain(
     from tidegrid.scheduler import Plan, Problem, explain_job
     from tidegrid.scheduler import check as judge
     from tidegrid.scheduler import explain as explain_plan
+    from tidegrid.scheduler.advice import replanned
     from tidegrid.scheduler.clock import Clock
+    from tidegrid.scheduler.solve import BASELINES
 
     problem, plan = Problem.read(problem_file), Plan.read(plan_file)
     violations, _ = judge(problem, plan)
@@ -205,6 +207,7 @@ def explain(
         explained = explain_plan(problem, plan, timezone)
         told = list(explained.extra["explanations"])
         extra = {name: explained.extra[name] for name in ("risks", "idle_windows", "surplus")}
+    told = replanned(problem, plan, told, plan.mode if plan.mode in BASELINES else "fast")
     if json_:
         print_json({"explanations": told, **extra})
         return
@@ -214,7 +217,8 @@ def explain(
         reason = item["reason"].removeprefix("refused: ")
         say(f" ({item['state']}{when}): {reason}", lead=item["job"])
         for blocker in item["blockers"]:
-            say(f"  would start sooner without: {blocker['text']}")
+            said = "would start sooner without" if blocker["sooner"] else "in the way"
+            say(f"  {said}: {blocker['text']}")
     for name, label in (("risks", "coverage risk"), ("idle_windows", "idle"), ("surplus", "idle")):
         for item in extra.get(name, []):
             say(f"{label}: {item['text']}")

@@ -190,12 +190,15 @@ def release_all(
     json_: JsonFlag = False,
 ) -> None:
     """Take everything back: jobs that the gate holds may start at once, nodes and orders are as users asked."""
+    from tidegrid.errors import InputError
     from tidegrid.pipeline.worlds.slurm.commands import SEEN
     from tidegrid.pipeline.worlds.slurm.handover import Memory
     from tidegrid.pipeline.worlds.slurm.handover import release_all as release
     from tidegrid.pipeline.worlds.slurm.read import jobs_of
     from tidegrid.pipeline.worlds.slurm.world import LOG, MEMORY
 
+    if not site.is_dir():
+        raise InputError("is no folder", file=site, fix="name the site whose jobs are to be given back")
     asked = _slurm(None, site / LOG, dry_run=dry_run)
     with _alone(site):
         jobs, _ = jobs_of(asked.read(*SEEN["squeue.json"]))

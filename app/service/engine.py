@@ -169,7 +169,8 @@ class Engine:
             made.forecast(self.world.read(now).state, how.policy)
         assert made.asked is not None
         memory = remembered(self.store, now, how)
-        basis = Basis(made, how, memory.last, widths_of(self.store.outcomes()))
+        widths = widths_of(self.store.outcomes(), self.store.watched().values(), now)
+        basis = Basis(made, how, memory.last, widths)
         self.step("writing what the page shows")
         seconds = time.perf_counter() - began
         view = view_of(self.store, commit, made.asked[0], made.history, self.models, self.moves, seconds)

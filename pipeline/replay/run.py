@@ -137,7 +137,7 @@ def play(
         if whole:
             hour = int(now // HOUR)
         if whole or played.can_start(played.waiting if over else new):
-            memory.widths = played.widths
+            memory.widths = played.learn_widths()
             decision = turn(played.read(played.now), forecaster, memory, how)
             if each is not None:
                 each(played, decision)

@@ -1,6 +1,7 @@
 """The one store of the rolling horizon: SQLite in place, or PostgreSQL by URL, through SQLAlchemy."""
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -163,7 +164,19 @@ class StateStore:
         if self.engine.dialect.name == "sqlite":
             sa.event.listen(self.engine, "connect", _plain_transactions)
             sa.event.listen(self.engine, "begin", _begin)
-        with self.transaction() as db:
+        self._empty: sa.Engine | None = None
+        path = Path(text)
+        if "://" in text or text == ":memory:" or path.exists():
+            self._prepare()
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            raise self._unusable("unable to open database file")
+        else:
+            # a file is made by the first that writes: a tick that fails before leaves nothing behind
+            self._empty = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
+            _META.create_all(self._empty)
+
+    def _prepare(self) -> None:
+        with self._begun(self.engine) as db:
             if not sa.inspect(db).has_table(_INFO.name):
                 _META.create_all(db)
                 db.execute(_INFO.insert().values(name="schema", value=SCHEMA))
@@ -362,9 +375,17 @@ class StateStore:
 
     def transaction(self) -> AbstractContextManager[Connection]:
         """Return a transaction that may write; another one that writes is waited for."""
+        if self._empty is not None:
+            self._prepare()
+            self._empty = None
         return self._begun(self.engine)
 
     def _reading(self) -> AbstractContextManager[Connection]:
+        if self._empty is not None:
+            if not Path(self.where).exists():
+                return self._begun(self._empty)
+            self._prepare()
+            self._empty = None
         # takes no lock for writing, so that readers never wait for each other
         return self._begun(self.engine.execution_options(tidegrid_reads=True))
 

@@ -8,7 +8,7 @@ import pandas as pd
 from tidegrid.data import App, Capacity, Cluster, History, Pool, request_features
 from tidegrid.data.schema import blank
 from tidegrid.data.tables import REQUESTS, RUNNING
-from tidegrid.pipeline.bands import Widths, inside
+from tidegrid.pipeline.bands import Came, Widths, came_of, learnt
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.etas import BAND, bands_of, instant_of
@@ -102,7 +102,7 @@ class Simulated:
             cells=[(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)],
         )
         self.widths = Widths()
-        self._told: dict[int, tuple[str, str, str, str]] = {}
+        self._told: dict[tuple[int, int], tuple[str, str, float]] = {}
         self._demand = trace.demand()
         self._served_s = 0.0
         self._ended: list[int] = []
@@ -140,7 +140,6 @@ class Simulated:
         over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
         for j in over:
             self.busy[self.played.first[j] : self.played.first[j] + trace.block[j]] = False
-            self._learn_width(j)
         gone = set(over)
         if over:
             self.running = [j for j in self.running if j not in gone]
@@ -257,7 +256,13 @@ class Simulated:
         problem = decision.problem
         step_s, now = problem.step_minutes * MINUTE, iso(decision.state.now)
         for p, first, last in bands_of(
-            problem, decision.plan, decision.durations, decision.seed, widths=decision.widths, only=new
+            problem,
+            decision.plan,
+            decision.durations,
+            decision.seed,
+            widths=decision.widths,
+            only=new,
+            arrivals=decision.forecast.arrivals,
         ):
             j = number[p.job]
             self.played.eta_submit[j] = self.now_s + step_s * last
@@ -265,13 +270,22 @@ class Simulated:
                 self.played.told_start[j] = self.now_s + step_s * p.start
             told = [iso(instant_of(problem, float(at))) for at in (first[0], first[2], last[0], last[2])]
             if told[1] > now:
-                self._told[j] = (told[0], told[1], told[2], told[3])
+                for which, low, high in ((1, told[0], told[1]), (0, told[2], told[3])):
+                    past = pd.Timestamp(high) - self.trace.start
+                    self._told[j, which] = (low, high, past.total_seconds())
 
-    def _learn_width(self, j: int) -> None:
-        told = self._told.pop(j, None)
-        if told is not None:
-            start, end = (iso(self.instant(at)) for at in (self.played.start[j], self.end[j]))
-            self.widths = self.widths.after(inside(told[0], start, told[1]), inside(told[2], end, told[3]))
+    def learn_widths(self) -> Widths:
+        """Take in what has come of the bands that are past, and return the widths."""
+        past = [key for key, (_, _, high_s) in self._told.items() if high_s < self.now_s]
+        came: list[Came] = []
+        for j, which in past:
+            low, high, _ = self._told.pop((j, which))
+            at = self.played.start[j] if which else self.end[j]
+            known = iso(self.instant(at)) if at <= self.now_s else None
+            name = str(self.trace.jobs["job_id"].iat[j])
+            came += came_of(name, low, high, known, iso(self.now), which)
+        self.widths = learnt(self.widths, came)
+        return self.widths
 
     # plumbing ------------------------------------------------------------------------------------
 

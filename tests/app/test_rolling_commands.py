@@ -81,6 +81,17 @@ def test_a_tick_prints_all_times_in_the_sites_zone_and_writes_them_in_utc(
     assert "ends at Mon 2026-04-13 14:00;" in text
 
 
+@pytest.mark.parametrize("file", ["cluster.json", "jobs.csv"])
+def test_a_tick_on_a_site_that_cannot_be_read_leaves_nothing_behind(
+    site: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    (site / file).write_bytes(b"\xff\xfe\x00")
+    before = sorted(path.name for path in site.rglob("*"))
+    code, out, err = call(capsys, "tick", site, "--state", site / "state.db", "--now", NOW)
+    assert code == 2 and out == "" and err.count("\n") == 1 and file in err
+    assert sorted(path.name for path in site.rglob("*")) == before
+
+
 def test_brackets_in_a_name_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     start = {"job": "sweep[a]", "pool": "p", "first_gpu": 0, "gpus": 1, "end": {"q0.5": "", "q0.9": ""}}
     document: dict[str, Any] = {

@@ -236,6 +236,25 @@ def test_sizes_that_a_line_rounds_up_are_told() -> None:
     assert rounded_sizes(Cluster.from_dict({"pools": [by_node]}), queue) == []
 
 
+def test_a_size_that_does_not_lie_evenly_on_its_nodes_is_told() -> None:
+    row = {"kind": "training", "submit_time": NOW}
+    asked = {"a": (11, ""), "b": (9, ""), "c": (3, "y"), "d": (3, "x"), "e": (12, "")}
+    queue = validate(
+        pd.DataFrame([row | {"job_id": name, "gpus": n, "gpu_type": on} for name, (n, on) in asked.items()]),
+        REQUESTS,
+    )
+    pools = [
+        {"id": "p", "gpus": 64, "gpu_type": "x", "node_size": 8, "placement": "node"},
+        {"id": "q", "gpus": 64, "gpu_type": "y"},
+    ]
+    by_node = Cluster.from_dict({"pools": pools[:1]})
+    told = "1 request gets more GPUs than asked for, since a job gets as many GPUs on each of its nodes: a (11 → 12)"
+    assert rounded_sizes(by_node, queue[queue["gpu_type"] != "y"]) == [told]
+    # a job is told of the pools that it may use alone
+    line, node = rounded_sizes(Cluster.from_dict({"pools": pools}), queue)
+    assert "a (11 → 16), b (9 → 16), c (3 → 4), e (12 → 16)" in line and node == told
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),

@@ -152,6 +152,46 @@ def test_a_request_that_fits_no_block_is_refused_alone(site: Any, capsys: pytest
     assert any("j6 (6 → 8), j3 (3 → 4)" in note for note in told["notes"])
 
 
+def test_slices_of_a_gpu_are_given_one_by_one(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slice has a share of its GPU's memory, and slices do not work together: no model of 8 or 30 B fits one."""
+    folder = site("mig_slices_as_gpus")
+    told, problem = planned(capsys, folder, code=1)
+    refused = {one["job"]: one["reason"] for one in told["refused"]}
+    assert "5" in refused["lora8b"] and "slices" in refused["sft30b"] and not problem.jobs
+    queue = pd.read_csv(folder / "requests.csv").drop(
+        columns=["variant", "model_params_b", "tokens_per_epoch_m"]
+    )
+    queue.assign(min_gpus=1, max_gpus=4).to_csv(folder / "requests.csv", index=False)
+    _, problem = planned(capsys, folder, "--policy", scaled(folder))
+    assert [[shape.gpus for shape in job.shapes] for job in problem.jobs] == [[1], [1, 2]]
+
+
+def scaled(folder: Path) -> Path:
+    """Write a policy that offers a job other sizes than it asks for."""
+    path = folder / "policy.json"
+    path.write_text('{"scaling": 0.8}')
+    return path
+
+
+@pytest.mark.parametrize("mode", ["fast", "full"])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("objective_slow_pool", ("h100", 8, 5)), ("objective_widest", ("h100", 8, 2))]
+)
+def test_a_job_is_worth_its_work_and_not_what_it_occupies(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, shape: Any, mode: str
+) -> None:
+    """As a site's problems are stated, in work: neither the slow GPUs nor the widest block that ends no sooner."""
+    document = json.loads((inputs / f"{name}.json").read_text())
+    assert Problem.from_dict(document).version == 1
+    for job in document["jobs"]:
+        job["work"] = min(s["gpus"] * s["steps"] for s in job["shapes"] if s["pool"] == "h100")
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(document | {"version": 2}))
+    code, text, _ = call(capsys, "solve", path, "--mode", mode, "--out", tmp_path / "plan.json")
+    (spot,) = Plan.read(tmp_path / "plan.json").placements
+    assert code == 0 and (spot.pool, spot.gpus, spot.steps, spot.start) == (*shape, 0), text
+
+
 def test_a_wild_tail_does_not_make_the_mean(site: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """60 runs of an hour on 2 GPUs: about 2 GPU-hours."""
     code, text, _ = call(capsys, "predict", site("mean_from_wild_tail"), "--json")

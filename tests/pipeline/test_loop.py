@@ -14,14 +14,14 @@ from rolling_site import HOUR, START, Curve, Told, World
 from tidegrid.data import History
 from tidegrid.models import ModelStore
 from tidegrid.pipeline import control
-from tidegrid.pipeline.bands import Widths, widened, widths_of
+from tidegrid.pipeline.bands import FIRST_WIDTH, Widths, widened, widths_of
 from tidegrid.pipeline.champions import load_estimators
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.decide import decide
 from tidegrid.pipeline.fallback import SureDemand
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.hours import record_of
-from tidegrid.pipeline.memory import Hour, Outcome, iso
+from tidegrid.pipeline.memory import RUNNING, WAITING, Hour, Outcome, Watched, iso
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.rolling import StateStore, accuracy
 from tidegrid.pipeline.site import Site
@@ -120,12 +120,31 @@ def outcome(start: float, end: float, told: bool = True) -> Outcome:
 
 
 def test_bands_widen_at_a_miss_and_narrow_at_a_hit_for_starts_as_for_ends() -> None:
-    assert widths_of([]) == Widths()
-    missed_start = widths_of([outcome(3.5, 5)])
-    assert missed_start.start > 1 > missed_start.end
-    missed_end = widths_of([outcome(2, 8)])
-    assert missed_end.end > 1 > missed_end.start
-    assert widths_of([outcome(9, 9, told=False), replace(outcome(9, 9), status="lost")]) == Widths()
+    later = START + 20 * HOUR
+    assert widths_of([], [], later) == Widths()
+    missed_start = widths_of([outcome(3.5, 5)], [], later)
+    assert missed_start.start > FIRST_WIDTH and missed_start.end < FIRST_WIDTH
+    missed_end = widths_of([outcome(2, 8)], [], later)
+    assert missed_end.end > FIRST_WIDTH and missed_end.start < FIRST_WIDTH
+    assert widths_of([outcome(9, 9, told=False)], [], later) == Widths()
+    lost = widths_of([replace(outcome(9, 9), status="lost")], [], later)
+    assert lost.start > FIRST_WIDTH and lost.end == FIRST_WIDTH
+
+
+def test_a_band_counts_once_it_is_past_whether_or_not_the_job_has_come() -> None:
+    """Else short waits would count first, and narrow the bands of the long ones."""
+    whole = outcome(2, 5)
+    known = {name: getattr(whole, name) for name in Watched.__dataclass_fields__ if hasattr(whole, name)}
+    runs = Watched(**known | {"state": RUNNING})
+    waits = replace(runs, state=WAITING, started=None)
+    in_the_band, past_the_start, past_the_end = (START + h * HOUR for h in (2.5, 3.5, 6.5))
+    assert widths_of([], [waits], in_the_band) == widths_of([], [runs], in_the_band) == Widths()
+    assert (
+        widths_of([], [runs], past_the_start).start
+        < FIRST_WIDTH
+        < widths_of([], [waits], past_the_start).start
+    )
+    assert widths_of([], [runs], past_the_end).end > FIRST_WIDTH > widths_of([whole], [], past_the_end).end
 
 
 @given(st.lists(st.booleans(), min_size=400, max_size=400).map(np.array))
@@ -133,7 +152,7 @@ def test_a_width_stays_within_its_bounds(hits: np.ndarray) -> None:
     widths = Widths()
     for hit in hits:
         widths = widths.after(bool(hit), None)
-    assert 0.25 <= widths.start <= 20 and widths.end == 1.0
+    assert 0.25 <= widths.start <= 20 and widths.end == FIRST_WIDTH
 
 
 @given(
@@ -146,6 +165,25 @@ def test_a_widened_band_is_ordered_and_holds_what_is_planned(
 ) -> None:
     low, middle, high = widened(band, width, planned)
     assert 0 <= low <= middle <= high and low <= planned <= high
+
+
+def test_an_app_keeps_its_gpus_where_it_gains_nothing_by_others(tmp_path: Path) -> None:
+    """A night of even traffic, jobs that come and go: no GPU enters or leaves, and nothing is swapped in the plan."""
+    world = World(tmp_path / "site", gpus=16, apps={"chat": (9, 4, [3.0])}, held={"chat": [12, 13, 14, 15]})
+    state, rng = StateStore(tmp_path / "state.db"), np.random.default_rng(1)
+    estimators = {"recurring": Told(), "realtime": Curve({"chat": [3.0]})}
+    for k in range(16):
+        if k % 2 == 0:
+            world.submit(f"j{k}", int(rng.choice([1, 2, 4, 8])), float(rng.integers(1, 6)), 5)
+        commit = tick(state, Files(world.write()), world.now, Settings(policy=POLICY), estimators=estimators)
+        (move,) = commit.document["apps"]
+        assert (move["enter"], move["leave"]) == ([], [])
+        kept = state.plan(commit.tick)
+        assert kept is not None
+        cells = [set(held) for held in kept["plan"]["apps"][0]["cells"]]
+        assert all(one == cells[0] for one in cells)
+        world.obey(commit.document)
+        world.advance(30)
 
 
 def test_errors_of_a_fallback_do_not_widen_the_model_s_band() -> None:

@@ -188,7 +188,7 @@ def test_a_file_that_is_no_state_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     state = StateStore(tmp_path / "state.db")
-    with state.engine.begin() as db:
+    with state.transaction() as db:
         db.execute(sa.text("UPDATE tidegrid_info SET value = '0' WHERE name = 'schema'"))
     with pytest.raises(InputError, match="version 0"):
         StateStore(tmp_path / "state.db")

@@ -220,3 +220,23 @@ def test_a_file_of_rules_with_an_unknown_field_is_refused_by_name(tmp_path: Path
     with pytest.raises(InputError, match=r"slurm\.json, partition"):
         SlurmSite.read(tmp_path / "slurm.json")
     assert SlurmSite.read(tmp_path / "none.json") == SlurmSite()
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00N\x00o\x00d\x00e", "CPUTot=x", "NodeName=a1 CPUTot=many Gres=gpu:a100:8", "<html>"]
+)
+def test_output_that_is_no_list_of_nodes_is_one_line(text: str) -> None:
+    """A wrapper or another version may print anything."""
+
+    def run(words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+        return 0, '{"jobs": []}' if words[0] == "squeue" else text if "node" in words else "", ""
+
+    with pytest.raises(SlurmError, match=r"^scontrol show node -o: what it prints cannot be read \("):
+        Slurm(run=run).snapshot()
+
+
+def test_limits_that_cannot_be_read_are_told_and_the_rest_is_planned() -> None:
+    def run(words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+        return 0, '{"jobs": []}' if words[0] == "squeue" else "No|such\nx|y\n" if "qos" in words else "", ""
+
+    assert "no limits of QOS and accounts are known: sacctmgr" in Slurm(run=run).snapshot().problems[0]

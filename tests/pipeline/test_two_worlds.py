@@ -10,6 +10,7 @@ import pytest
 from replay_traces import START
 
 from tidegrid.data import History, write_cluster, write_table
+from tidegrid.pipeline.bands import Widths
 from tidegrid.pipeline.control import Settings, tick
 from tidegrid.pipeline.decide import Decision
 from tidegrid.pipeline.policy import Policy
@@ -104,7 +105,7 @@ def test_a_day_with_failures_swaps_and_a_dead_gpu_is_decided_alike(tmp_path: Pat
     assert any(decision.state.cluster.pools[0].down for decision, _ in found)
     assert len({document["unmet_gpu_steps"] for _, document in found}) > 1
     # the bands have moved by what came of them, alike
-    assert found[-1][0].widths.start != 1.0
+    assert found[-1][0].widths.start != Widths().start
 
 
 @pytest.mark.realdata

@@ -4,11 +4,11 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -165,18 +165,29 @@ class Slurm:
         """
         jobs, problems = jobs_of(self.read(*SEEN["squeue.json"]))
         try:
-            limits, notes = limits_in(self.read(*SEEN["qos.txt"]), self.read(*SEEN["associations.txt"]))
+            limits, notes = self._understood(limits_in, "qos.txt", "associations.txt")
         except SlurmError as error:
             limits, notes = [], [f"no limits of QOS and accounts are known: {error}"]
         return Snapshot(
             at=pd.Timestamp.now(tz="UTC").floor("s"),
-            nodes=tuple(nodes_in(self.read(*SEEN["nodes.txt"]))),
-            partitions=tuple(partitions_in(self.read(*SEEN["partitions.txt"]))),
-            reservations=tuple(reservations_in(self.read(*SEEN["reservations.txt"]))),
+            nodes=tuple(self._understood(nodes_in, "nodes.txt")),
+            partitions=tuple(self._understood(partitions_in, "partitions.txt")),
+            reservations=tuple(self._understood(reservations_in, "reservations.txt")),
             jobs=tuple(jobs),
             limits=tuple(limits),
             problems=(*problems, *notes),
         )
+
+    def _understood(self, reader: Callable[..., Any], *names: str) -> Any:
+        """Read what commands print; that they print something else is an error that names them."""
+        texts = [self.read(*SEEN[name]) for name in names]
+        try:
+            return reader(*texts)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            said = " and ".join(" ".join(SEEN[name]) for name in names)
+            raise SlurmError(
+                f"{said}: what it prints cannot be read ({type(error).__name__}: {_line(str(error))})"
+            ) from None
 
     def accounting(self, since: pd.Timestamp) -> str:
         """Return what ``sacct`` tells of all attempts that were in the queue or ran since an instant."""

@@ -212,7 +212,7 @@ def fields_of(line: str) -> dict[str, str]:
     Free text such as a node's reason comes late: a name that it repeats does not replace the field itself.
     """
     marks = list(_FIELD.finditer(line))
-    ends = [mark.start() for mark in marks[1:]] + [len(line)]
+    ends = [*(mark.start() for mark in marks[1:]), len(line)][: len(marks)]
     out: dict[str, str] = {}
     for mark, end in zip(marks, ends, strict=True):
         out.setdefault(mark[1], line[mark.end() : end].strip())
