@@ -6,7 +6,10 @@ if ! command -v slurmctld >/dev/null || ! command -v mariadbd >/dev/null || ! co
     echo "make test-slurm: skipped: no Slurm here, and no root with apt-get to install it"
     exit 3
   fi
-  apt-get update -qq
+  apt-get update -qq || {
+    echo "make test-slurm: skipped: Debian's packages cannot be fetched here"
+    exit 3
+  }
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurmdbd mariadb-server munge >/dev/null || {
     echo "make test-slurm: skipped: Debian's packages of Slurm cannot be installed here"
     exit 3
