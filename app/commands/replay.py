@@ -163,7 +163,7 @@ def replay(
             notes=notes,
             set_aside=aside,
         )
-        left_out = _left_out(made, gpus)
+        left_out = _left_out(made)
         if day is not None and (day - 1) * 86400.0 >= made.end_s:
             last = math.ceil(made.end_s / 86400.0)
             raise InputError(f"the replay has no day {day}", field="--grid-day", fix=f"give 1 to {last}")
@@ -211,7 +211,7 @@ def replay(
         print_json(
             {
                 "trace": made.digest(),
-                "left_out": made.left_out,
+                "left_out": dict(made.left_out),
                 "policies": {r.policy: _details(made, r) for r in results},
                 "notes": notes,
             }
@@ -226,11 +226,8 @@ def replay(
     raise typer.Exit(REFUSED if aside else DONE)
 
 
-def _left_out(made: "Trace", gpus: int) -> list[str]:
-    count = made.left_out
-    if not count:
-        return []
-    return [f"{count:,} jobs of the trace were left out: without an end, or wider than {gpus} GPUs"]
+def _left_out(made: "Trace") -> list[str]:
+    return [f"{count:,} jobs of the trace were left out: {why}" for why, count in made.left_out.items()]
 
 
 @contextmanager

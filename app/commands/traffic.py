@@ -51,7 +51,11 @@ def traffic(
     rows: list[dict[str, Any]] = []
     for name in sorted(source.prometheus.apps):
         hours = known[known["series_id"] == name] if known is not None else pd.DataFrame()
-        row: dict[str, Any] = {"series": name, "queries": source.prometheus.queries(name), "hours": len(hours)}
+        row: dict[str, Any] = {
+            "series": name,
+            "queries": source.prometheus.queries(name),
+            "hours": len(hours),
+        }
         if len(hours):
             row |= {
                 "missing": int(hours["value"].isna().sum()),

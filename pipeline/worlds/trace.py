@@ -1,8 +1,8 @@
 """What really happens in a replay: jobs with their true durations, and true demand by the hour."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +88,7 @@ class Trace:
     end_s
         Where the replay ends.
     left_out
-        Jobs of the trace that still run or do not fit the pool.
+        Jobs of the trace that cannot be played, by why.
     timezone
         The IANA zone of the local week.
     outages
@@ -108,7 +108,7 @@ class Trace:
     limit_s: np.ndarray
     apps: tuple[RealtimeApp, ...]
     end_s: float
-    left_out: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
     timezone: str = "UTC"
     outages: tuple[Outage, ...] = ()
     country: str | None = None
@@ -213,9 +213,10 @@ def trace_from_files(
         if isinstance(jobs, pd.DataFrame)
         else read_jobs(jobs, timezone=timezone, notes=notes, set_aside=set_aside)
     )
-    everything = len(table)
-    table = table[(table["status"] != "running") & (block_size(table["gpus"]) <= gpus)]
-    left_out = everything - len(table)
+    ends, fits = table["status"] != "running", block_size(table["gpus"]) <= gpus
+    why = {"without an end": int((~ends).sum()), f"wider than {gpus} GPUs": int((ends & ~fits).sum())}
+    left_out = {cause: count for cause, count in why.items() if count}
+    table = table[ends & fits]
     table = table.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
     if table.empty:
         raise InputError(f"no job fits {gpus} GPUs", field="gpus", fix="give a larger pool")

@@ -73,14 +73,23 @@ def past(begin: int, rng: np.random.Generator) -> tuple[str, dict[str, np.ndarra
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, pd.Timestamp, dict[str, np.ndarray]]]:
+def known(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, pd.Timestamp, dict[str, np.ndarray]]]:
     """The address of a Prometheus, the first hour of its past, and the truth."""
     folder = tmp_path_factory.mktemp("prometheus")
     begin = (int(time.time()) // 3600 - HOURS) * 3600
     text, truth = past(begin, np.random.default_rng(7))
     (folder / "past.txt").write_text(text)
     (folder / "prometheus.yml").write_text("scrape_configs: []\n")
-    words = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", folder / "past.txt", folder / "data"]
+    words = [
+        program("promtool"),
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        folder / "past.txt",
+        folder / "data",
+    ]
     subprocess.run(words, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -118,7 +127,8 @@ def test_hours_are_those_that_really_were_and_the_rest_is_unknown(
         "timezone": "UTC",
         "pools": [{"id": "a", "gpus": 8, "gpu_type": "H100-SXM-80GB"}],
         "apps": [
-            {"id": app, "pool": "a", "priority": 5, "capacity": {"units_per_gpu_hour": 50_000}} for app in APPS
+            {"id": app, "pool": "a", "priority": 5, "capacity": {"units_per_gpu_hour": 50_000}}
+            for app in APPS
         ],
         "traffic": {"prometheus": {"url": url, "days": 30, "up": 'job="vllm"', "apps": apps}},
     }
