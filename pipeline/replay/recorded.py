@@ -114,7 +114,7 @@ def recorded(
         limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
         apps=(),
         end_s=days * 86400.0,
-        left_out={f"wider than {gpus} GPUs": int((~fits).sum())} if not fits.all() else {},
+        left_out={f"wider than {pool} GPUs": int((~fits).sum())} if not fits.all() else {},
         timezone=timezone,
         country=country,
     )
