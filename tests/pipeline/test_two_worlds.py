@@ -25,7 +25,7 @@ from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Outage, Realtime
 SETTINGS = Settings(policy=Policy(horizon_hours=12, lookahead_hours=12), refit_hours=None)
 
 
-def made_up(hours: int = 9, jobs: int = 60, gpus: int = 16) -> Trace:
+def made_up(hours: int = 14, jobs: int = 60, gpus: int = 16) -> Trace:
     """Jobs of which one in five fails, an app that swaps, and a GPU that dies under a job."""
     rng = np.random.default_rng(5)
     submit = np.sort(rng.uniform(0, (hours - 3) * HOUR, jobs)).round()
