@@ -30,7 +30,7 @@ unit: $(VENV)/.dev
 test-slurm: $(VENV)/.dev
 	@tests/slurm/prepare.sh; case $$? in 0) TIDEGRID_TEST_SLURM=1 $(BIN)/pytest -q tests/slurm;; 3) ;; *) exit 1;; esac
 
-# the page in a real browser, the API under made-up requests, the metrics in a real Prometheus
+# the page in a real browser, the API under made-up requests, a real Prometheus, the store in a real PostgreSQL
 test-web: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[web]'
 	@tests/web/prepare.sh; case $$? in 0) TIDEGRID_TEST_WEB=1 $(BIN)/pytest -q tests/web;; 3) ;; *) exit 1;; esac

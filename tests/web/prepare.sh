@@ -21,3 +21,10 @@ if ! command -v prometheus >/dev/null && [ ! -x build/prometheus/usr/bin/prometh
   (cd build/prometheus && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb .) ||
     echo "make test-web: no Prometheus can be fetched; its test is skipped"
 fi
+# without a cluster of its own: the test makes one and ends it
+if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  mkdir -p /etc/postgresql-common
+  [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null ||
+    echo "make test-web: no PostgreSQL can be installed; its test is skipped"
+fi
