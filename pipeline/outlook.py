@@ -25,6 +25,9 @@ Band = tuple[datetime, datetime, datetime]
 LEVELS = ("q0.1", "q0.5", "q0.9")
 """The names of these levels."""
 
+LEAST_PAST, MOST_PAST = 10, 200
+"""How many past jobs tell how long one runs that is not submitted yet: at least and at most."""
+
 MOST_SOONER = 5
 """The ways to start sooner that are told."""
 
@@ -53,6 +56,8 @@ class Told:
         Why it waits, or how it ended.
     sooner
         What would start sooner.
+    by
+        Of a job not yet submitted, when its time limit ends it at the latest.
     """
 
     job: str
@@ -64,6 +69,7 @@ class Told:
     reason: str = ""
     sooner: tuple[Way, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    by: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Kept:
     outcomes: Sequence[Mapping[str, Any]]
 
 
-_OUTCOME = ("job_id", "ended", "status", "started", "end_low", "end_high")
+_OUTCOME = ("job_id", "ended", "status", "started", "end_low", "end_high", "gpus", "hours")
 
 
 def kept_in(where: str) -> Kept:
@@ -165,7 +171,9 @@ class Outlook:
         return [self._one(name) for name in tasks] or self._past(job)
 
     def offered(self, gpus: int, hours: float, nodes: int | None = None, pool: str | None = None) -> Told:
-        """Return when a job that is not yet submitted would start and end at the latest, behind all others.
+        """Return when a job that is not yet submitted would start and end, behind all others.
+
+        How long it runs inside its limit is what past jobs of its size, or else all past jobs, tell.
 
         Parameters
         ----------
@@ -185,10 +193,28 @@ class Outlook:
             sooner = self._sooner(gpus, nodes, hours, pools, None)
             return Told(asked, "not submitted", self.now, self.zone, None, None, why, sooner)
         start = self._band(at)
-        end = (start[0], start[1], start[2] + timedelta(hours=hours))
+        end: Band | None = None
+        notes: tuple[str, ...] = ()
+        ran, whose = self._ran(gpus)
+        if ran:
+            # each quantile of the start with the same of the time that it runs: the band is no narrower than theirs
+            lasts = [min(ran[int(level * (len(ran) - 1))], hours) for level in (0.1, 0.5, 0.9)]
+            low, mid, high = (at + timedelta(hours=last) for at, last in zip(start, lasts, strict=True))
+            end, notes = (low, mid, high), (f"its end is told by the last {len(ran)} {whose}",)
+        by = start[2] + timedelta(hours=hours)
         reason = f"in {name}" + ("" if at else ", as soon as it is submitted")
         sooner = self._sooner(gpus, nodes, hours, pools, at) if at else ()
-        return Told(asked, "not submitted", self.now, self.zone, start, end, reason, sooner)
+        return Told(asked, "not submitted", self.now, self.zone, start, end, reason, sooner, notes, by)
+
+    def _ran(self, gpus: int) -> tuple[list[float], str]:
+        """Return the hours that past jobs ran, ascending, and whose they are; none where too few are known."""
+        known = [(one["gpus"], float(one["hours"])) for one in self.outcomes if one["hours"]]
+        same = [hours for size, hours in known if size == gpus][-MOST_PAST:]
+        count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        if len(same) >= LEAST_PAST:
+            return sorted(same), f"jobs on {count}"
+        every = [hours for _, hours in known][-MOST_PAST:]
+        return (sorted(every), "jobs of any size") if len(every) >= LEAST_PAST else ([], "")
 
     # single jobs ---------------------------------------------------------------------------------
 

@@ -88,10 +88,10 @@ def _print(one: "Told", outlook: "Outlook") -> None:
     first, last = words.get(one.state, ("starts", "ends"))
     if one.start is not None:
         say(f"  {first} {_band(one.start, outlook)}")
-    if one.end is not None and one.state == "not submitted":
-        say(f"  ends by {at(one.end[2])} at the latest, at its time limit")
-    elif one.end is not None:
+    if one.end is not None:
         say(f"  {last} {_band(one.end, outlook)}")
+    if one.by is not None:
+        say(f"  ends by {at(one.by)} at the latest, at its time limit")
     if one.reason:
         say(f"  {one.reason}")
     for note in one.notes:
@@ -118,4 +118,5 @@ def _values(one: "Told") -> dict[str, Any]:
     return {
         "job": one.job, "state": one.state, "as_of": one.as_of.isoformat(), "start": band(one.start),
         "end": band(one.end), "reason": one.reason, "sooner": sooner, "notes": list(one.notes),
+        "by": None if one.by is None else one.by.isoformat(),
     }  # fmt: skip

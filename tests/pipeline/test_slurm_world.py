@@ -4,9 +4,11 @@ import json
 import sqlite3
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -317,6 +319,17 @@ def test_an_offer_starts_behind_all_others_and_fewer_gpus_or_a_shorter_limit_soo
     assert told["sooner"] and all(
         pd.Timestamp(way["start"]) < pd.Timestamp(told["start"]["q0.5"]) for way in told["sooner"]
     )
+    assert told["end"] is None and pd.Timestamp(told["by"]) >= pd.Timestamp(told["start"]["q0.9"])
+    # how long such jobs have run tells when it ends; none runs past its limit
+    kept = kept_in(str(site / "state.db"))
+    past = [{"gpus": 8, "hours": float(h)} for h in np.linspace(0.5, 4, 15)]
+    offer = Outlook(replace(kept, outcomes=past)).offered(8, 2.0)
+    assert offer.start is not None and offer.end is not None and offer.by is not None
+    ran = [(last - first).total_seconds() / 3600 for first, last in zip(offer.start, offer.end, strict=True)]
+    assert ran == pytest.approx([0.75, 2.0, 2.0]) and offer.end[2] <= offer.by
+    assert offer.notes == ("its end is told by the last 15 jobs on 8 GPUs",)
+    other = Outlook(replace(kept, outcomes=past)).offered(4, 2.0)
+    assert other.notes == ("its end is told by the last 15 jobs of any size",)
     waiting = next(one["job"] for one in document["waiting"] if one["start"])
     outlook = Outlook(kept_in(str(site / "state.db")))
     (mine,) = outlook.told(waiting)
