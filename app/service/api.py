@@ -17,6 +17,9 @@ from tidegrid.app.service.view import View
 from tidegrid.errors import InputError
 from tidegrid.pipeline.whatif import Question
 
+MOST_QUESTIONS = 16
+"""What-ifs that may wait for their answers at once."""
+
 MOST_COMMITS = 200
 """Commits that are listed at most."""
 
@@ -236,6 +239,9 @@ async def asked(service: Service, rates: Rates, caller: Caller, question: Questi
         raise RefusedError(
             429, f"more than {rates.rate:g} questions a second", {"Retry-After": str(int(wait) + 1)}
         )
+    if service.questions >= MOST_QUESTIONS:
+        # an answer that comes after its caller has gone helps nobody
+        raise RefusedError(503, f"{service.questions} questions wait for their answers", {"Retry-After": "2"})
     return await service.ask(question.model_dump(mode="json"))
 
 

@@ -83,6 +83,8 @@ class Service:
         What is shown, and the file that what-ifs are answered from; None and empty before the first commit.
     leading
         Whether this instance ticks.
+    questions
+        How many what-ifs wait for their answers.
     doing
         What is being done; empty when nothing is.
     problem
@@ -100,6 +102,7 @@ class Service:
         self.counts = Counts()
         self.clock: Clock | None = None
         self.ticked_at = time.monotonic()
+        self.questions = 0
         self.stopping = asyncio.Event()
         self.store = StateStore(options.store)
         self.lease = Lease(self.store, self.holder, options.lease_seconds)
@@ -308,7 +311,11 @@ class Service:
         """Answer a what-if from the state of the last commit."""
         self.shown()
         self.counts.questions += 1
-        return dict(await self.answering.call("ask", self.basis, question))
+        self.questions += 1
+        try:
+            return dict(await self.answering.call("ask", self.basis, question))
+        finally:
+            self.questions -= 1
 
     async def promote(self, name: str, version: str | None) -> list[dict[str, Any]]:
         """Make a version of an estimator its champion, or go back to the one before; the next tick uses it."""

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from service_site import HOSTILE, Here, options_of, wait_for, write_site
 
 from tidegrid.app.service import documents
+from tidegrid.app.service.api import MOST_QUESTIONS
 from tidegrid.app.service.problems import MEDIA, Problem
 from tidegrid.app.service.running import Service
 from tidegrid.app.service.serving import application
@@ -178,3 +179,13 @@ def test_a_changed_file_is_planned_by_itself(tmp_path: Any) -> None:
         assert client.get("/api/v1/jobs/new1").status_code == 200
         assert "is not JSON" in client.get("/").text
         assert json.loads((site / "commit.json").read_text())["tick"] == client.get("/readyz").json()["tick"]
+
+
+def test_too_many_questions_at_once_are_turned_away_at_once(client: TestClient, service: Service) -> None:
+    service.questions = MOST_QUESTIONS
+    try:
+        answer = client.post("/api/v1/what-if", json={"policy": {"decay": 0.9}})
+    finally:
+        service.questions = 0
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "2"
+    assert answer.json()["detail"] == f"{MOST_QUESTIONS} questions wait for their answers"
