@@ -153,6 +153,9 @@ def test_the_tightest_limit_that_covers_a_job_is_its_tenants() -> None:
     assert rows == {"7": "qos normal user ann", "8": "qos low user bob", "9": "no limit"}
     limits = {tenant.id: tenant.limit for tenant in told.cluster.tenants}
     assert limits == {"qos normal user ann": 4, "qos low user bob": {"a100": 2}}
+    # a job of QOS normal counts in its limit for all and in that for each user
+    (said,) = (note for note in told.notes if "several limits" in note)
+    assert said.startswith("a job that counts in several limits is planned by the tightest of them")
     assert limits_in(qos, "")[1] == ["MaxJobsPU of sacctmgr, 1 times, is not planned by"]
 
 

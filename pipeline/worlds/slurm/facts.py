@@ -395,12 +395,20 @@ class _Tenant:
     def __init__(self, snapshot: Snapshot) -> None:
         self.limits = snapshot.limits
         self._known: dict[tuple[str, str, str], str] = {}
+        self._several: set[tuple[str, str, str]] = set()
+
+    def has_several(self, job: QueueJob) -> bool:
+        """Whether a job counts in more than one limit: the tightest stands for them."""
+        self.of(job)
+        return (job.qos, job.account, job.user) in self._several
 
     def of(self, job: QueueJob) -> str:
         """Return the name of the limit; empty for none."""
         key = (job.qos, job.account, job.user)
         if key not in self._known:
             covering = [limit for limit in self.limits if limit.covers(job)]
+            if len(covering) > 1:
+                self._several.add(key)
             tightest = min(
                 covering,
                 key=lambda limit: (
@@ -419,6 +427,8 @@ def _tenants(snapshot: Snapshot, pools: _Pools, notes: Counter[str]) -> dict[str
     out: dict[str, int | dict[str, int]] = {}
     for job in snapshot.jobs:
         name = tenant.of(job) if job.gpus else "no limit"
+        if job.gpus and tenant.has_several(job):
+            notes["a job that counts in several limits is planned by the tightest of them"] += 1
         if name == "no limit" or name in out:
             continue
         limit = next(one for one in snapshot.limits if one.covers(job) and one.name(job) == name)
