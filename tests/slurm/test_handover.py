@@ -155,14 +155,14 @@ def test_ranked_jobs_run_in_the_planned_order_and_it_can_be_taken_back(
 def test_without_tidegrid_the_waiting_jobs_run_within_the_hold(cluster: Cluster, slurm: Slurm) -> None:
     job = cluster.submit("user1", "--gpus=a100:1", run="sleep 1")
     assert _queue(slurm)[job].is_pending
-    _until(lambda: job not in _queue(slurm) or _queue(slurm)[job].is_running, 110)
+    _until(lambda: job not in (queue := _queue(slurm)) or queue[job].is_running, 110)
 
 
 def test_release_all_undoes_everything(cluster: Cluster, slurm: Slurm) -> None:
     jobs = [cluster.submit("user2", "--gpus=a100:1", run="sleep 20") for _ in range(3)]
     renew(slurm, slurm.snapshot().jobs, [], RULE, _now())
     assert release_all(slurm, slurm.snapshot().jobs, Memory())["released"] == 3
-    _until(lambda: all(name not in _queue(slurm) or _queue(slurm)[name].is_running for name in jobs), 30)
+    _until(lambda: not any(name in jobs and not one.is_running for name, one in _queue(slurm).items()), 30)
 
 
 def test_advice_is_written_where_asked_and_hostile_names_run_nothing(cluster: Cluster, slurm: Slurm) -> None:
