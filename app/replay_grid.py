@@ -38,11 +38,11 @@ def owners(trace: Trace, outcome: Played, first_s: float, last_s: float, columns
     """
     middle = first_s + (np.arange(columns) + 0.5) * (last_s - first_s) / columns
     out = np.full((trace.gpus, columns), FREE, np.int64)
-    end = outcome.start + trace.duration_s
-    shown = (outcome.start < last_s) & (end > first_s) & (outcome.first >= 0)
-    for j in np.flatnonzero(shown):
+    end = outcome.start + outcome.seconds(trace)
+    for j, gpus in outcome.ids.items():
         a, b = np.searchsorted(middle, (outcome.start[j], end[j]))
-        out[outcome.first[j] : outcome.first[j] + trace.block[j], a:b] = j
+        if a < b:
+            out[list(gpus), a:b] = j
     for k in range(len(trace.apps)):
         changes = [(at, gpus) for at, app, gpus in outcome.cells if app == k]
         for n, (at, gpus) in enumerate(changes):

@@ -385,7 +385,7 @@ def _grids(trace: Trace, drawn: Sequence[Result], day: int | None) -> list[str]:
     day = min(days - 1, days // 2 if day is None else max(0, day))
     first, last = day * 24 * HOUR, min(trace.end_s, (day + 1) * 24 * HOUR)
     out = [_note("All of the replay, a row a node, a column an hour: blue jobs, orange realtime, grey free.")]
-    with_blocks = [r for r in drawn if len(r.outcome.first)]
+    with_blocks = [r for r in drawn if r.outcome.ids]
     for i, r in enumerate(with_blocks):
         out.append(replay_grid.overview(trace, r.outcome, r.policy, f"overview-{i}"))
     minutes = (last - first) / replay_grid.WINDOW_COLUMNS / 60

@@ -3,12 +3,12 @@
     python benchmarks/replay.py policies [--gpus 640 768] [--days N] [--report OUT.html]
     python benchmarks/replay.py jobs-alone | eta | drac | resolution | guard | tune | speed | same | dask
 
-The jobs are helios_venus15k, GPU counts rounded up to powers of two, with realtime of servegen_totals (m-mid and
-m-small, repeated as needed) whose joint peak is a quarter of the pool; `drac` plays drac_cedar_gpu with the same
-traffic. `jobs-alone` has no realtime and one priority, and goes on until all jobs have ended. True durations and true
-demand are hidden from a policy unless its name says so. Every table has the CPU seconds (user + system) of each replay,
-measured in its own process; the first replay of a process also loads compiled code. Whole traces take long: shorten
-them with --days.
+The jobs are helios_venus15k, in a line with GPU counts rounded up to powers of two, with realtime of servegen_totals
+(m-mid and m-small, repeated as needed) whose joint peak is a quarter of the pool; `drac` plays drac_cedar_gpu with
+the same traffic. `jobs-alone` has no realtime and one priority, and goes on until all jobs have ended. True durations
+and true demand are hidden from a policy unless its name says so. Every table has the CPU seconds (user + system) of
+each replay, measured in its own process; the first replay of a process also loads compiled code. Whole traces take
+long: shorten them with --days.
 """
 
 import argparse
@@ -54,6 +54,8 @@ def load(
         folder / "traces" / f"{trace}.csv.gz",
         folder / "traffic" / "servegen_totals.csv.gz",
         gpus=gpus,
+        placement=args.placement,
+        elastic=args.elastic,
         series=SERIES,
         days=args.days,
         skip_days=args.skip_days,
@@ -121,7 +123,7 @@ def share(value: float | None, digits: int = 1) -> str:
 def said(on: Trace) -> str:
     """State the trace: its size, and how contended it is."""
     hours = on.end_s / 3600
-    asked = float((on.block * on.duration_s).sum()) / on.end_s
+    asked = float((on.size * on.duration_s).sum()) / on.end_s
     demand = float(on.demand().sum()) / hours if on.apps else 0.0
     return (
         f"{len(on.jobs)} jobs, {hours / 24:.2f} days, {on.gpus} GPUs; jobs ask for {asked:.0f} GPUs and realtime for "
@@ -386,6 +388,13 @@ def main() -> None:
         "--data", default=str(shared / "data"), help="folder of the public traces and traffic"
     )
     parser.add_argument("--gpus", type=int, nargs="+", help="sizes of the pool")
+    parser.add_argument("--placement", choices=("line", "node"), default="line", help="how jobs are placed")
+    parser.add_argument(
+        "--elastic",
+        type=float,
+        default=1.0,
+        help="jobs may have so many times fewer or more GPUs (default 1)",
+    )
     parser.add_argument("--policy", nargs="+", help="policies, in place of the measure's own")
     parser.add_argument("--days", type=float, help="only so many days of the trace")
     parser.add_argument("--skip-days", type=int, default=0, help="leave out the trace's first days")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -67,6 +67,22 @@ def replay(
         int, typer.Option("--skip-days", min=0, max=MOST_DAYS, help="Skip the trace's first days.")
     ] = 0,
     node_size: NodeSizeOption = 8,
+    placement: Annotated[
+        Literal["line", "node"],
+        typer.Option(
+            "--placement",
+            help="line: neighbouring GPUs, a power of two. node: any GPUs of as few nodes as hold them.",
+        ),
+    ] = "line",
+    elastic: Annotated[
+        float,
+        typer.Option(
+            "--elastic",
+            min=1.0,
+            max=64.0,
+            help="Jobs may be given so many times fewer or more GPUs than they ask for.",
+        ),
+    ] = 1.0,
     share: ShareOption = 0.25,
     equal: Annotated[bool, typer.Option("--equal-priorities", help="Give every job one priority.")] = False,
     parameters: Annotated[
@@ -154,6 +170,8 @@ def replay(
             gpus=gpus,
             series=series or (),
             node_size=node_size,
+            placement=placement,
+            elastic=elastic,
             realtime_share=share,
             days=days,
             skip_days=skip_days,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tidegrid.data.cluster import laid
 from tidegrid.pipeline.worlds.simulated import Played
 from tidegrid.pipeline.worlds.trace import HOUR, Trace
 
@@ -18,6 +19,9 @@ FLOOR_S = 600.0
 
 SHORT_S = 4 * HOUR
 """Jobs below this are the short ones of the ETA figures."""
+
+ROUNDING_S = 1e-3
+"""How far an end may lie outside its band by rounding alone: hours are turned into seconds."""
 
 PARTS = {
     "durations": "rolling_perfect_durations",
@@ -36,9 +40,11 @@ def measure(trace: Trace, outcome: Played) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``value``: priority · GPU-hours of the jobs that ended inside the replay; ``value_discounted``: the same,
+        ``value``: priority · work of the jobs that ended inside the replay, a job's work being the GPU-hours that it
+        takes at the size that it asks for, whatever it got; ``value_discounted``: the same,
         halved for each ``HALF_LIFE_H`` of waiting; ``value_limit``: see :func:`value_limit`;
-        ``value_share_of_limit``: value by it; ``utilization``: GPU-hours of jobs inside the replay and of
+        ``value_share_of_limit``: value by it; ``work_share``: of the GPU-hours that jobs occupied, those that their
+        work would have taken at its cheapest size; ``utilization``: GPU-hours of jobs inside the replay and of
         realtime demand served, of all there are; ``unmet``: GPU-hours of realtime demand not served, and
         ``unmet_share`` of all demanded; ``by_app``: the same for each app; ``swaps``; ``completed`` and ``jobs``;
         ``wait_h``, ``jct_h`` and ``slowdown`` with mean, median and 95th percentile (a job that has not started or
@@ -46,10 +52,8 @@ def measure(trace: Trace, outcome: Played) -> dict[str, Any]:
         ``later_than_told``: of the jobs that were told to wait and whose told start lies an hour before the
         replay's end, the share that had not started an hour after it (None where no job was told).
     """
-    hours = trace.duration_s / HOUR
-    end = outcome.start + trace.duration_s
-    done = end <= trace.end_s
-    worth = trace.priority * trace.block * hours
+    worth = trace.priority * trace.size * (trace.duration_s / HOUR)
+    end, done, size = outcome.start + outcome.seconds(trace), outcome.done(trace), outcome.sizes(trace)
     wait, jct, slowdown = _times(trace, outcome)
     ran = np.clip(np.minimum(end, trace.end_s) - np.minimum(outcome.start, trace.end_s), 0.0, None)
     apps = by_app(trace, outcome)
@@ -57,12 +61,16 @@ def measure(trace: Trace, outcome: Played) -> dict[str, Any]:
     unmet = float(outcome.unmet.sum())
     room = trace.gpus * trace.end_s / HOUR
     value, limit = float(worth[done].sum()), value_limit(trace)
+    occupied = size * ran
+    cheapest = trace.least_work() / np.maximum(size * outcome.seconds(trace), 1e-9)
+    cheapest[list(outcome.lost)] = 0.0
     return {
         "value": value,
         "value_discounted": float((worth * 0.5 ** (wait / HALF_LIFE_H))[done].sum()),
         "value_limit": limit,
         "value_share_of_limit": value / limit if limit else 0.0,
-        "utilization": (float((trace.block * ran).sum()) / HOUR + demanded - unmet) / room,
+        "work_share": float((occupied * cheapest).sum() / occupied.sum()) if occupied.any() else 1.0,
+        "utilization": (float(occupied.sum()) / HOUR + demanded - unmet) / room,
         "unmet": unmet,
         "unmet_share": unmet / demanded if demanded else 0.0,
         "by_app": apps,
@@ -90,20 +98,26 @@ def value_limit(trace: Trace) -> float:
 
     A relaxation: jobs are GPU-hours that may be cut anywhere and run on any number of GPUs at once, from their submit
     on, with what true demand leaves of the pool; jobs that could not end inside the replay if they started at their
-    submit are worth nothing. The most GPU-hours of the jobs of at least some priority, S(t) being what has been left
-    by t and A(t) what has been submitted before t, is the least over t of A(t) + S(end) − S(t) (a queue that never
-    idles while it has work). Serving higher priorities first attains it for all priorities at once, so the limit is
-    the sum of these over the priorities, each times its distance to the next lower one.
+    submit are worth nothing. A job that may have several sizes takes the fewest GPU-hours of them, and counts as one of
+    a priority that is higher by as much. The most GPU-hours of the jobs of at least some priority, S(t) being what has
+    been left by t and A(t) what has been submitted before t, is the least over t of A(t) + S(end) − S(t) (a queue that
+    never idles while it has work). Serving higher priorities first attains it for all priorities at once, so the limit
+    is the sum of these over the priorities, each times its distance to the next lower one.
     """
-    hours = trace.duration_s / HOUR
-    possible = (trace.submit_s + trace.duration_s <= trace.end_s) & (trace.block <= trace.gpus)
+    hours, shortest = trace.least_work() / trace.size / HOUR, trace.duration_s
+    density = trace.priority.astype(float)
+    if trace.sizes is not None:
+        density *= trace.duration_s / HOUR / hours
+        widest = [min(laid(trace.pool, int(most))[0], trace.gpus) for most in trace.sizes[:, 1]]
+        shortest = np.array([trace.seconds(j, gpus) for j, gpus in enumerate(widest)])
+    possible = (trace.submit_s + shortest <= trace.end_s) & (trace.size <= trace.gpus)
     edges = np.minimum(np.arange(trace.hours + 1) * HOUR, trace.end_s)
     left = np.maximum(trace.gpus - trace.demand().sum(axis=0), 0)
     served = np.concatenate([[0.0], np.cumsum(left * np.diff(edges) / HOUR)])
     limit, below = 0.0, 0.0
-    for priority in np.unique(trace.priority[possible]):
-        at_least = possible & (trace.priority >= priority)
-        work = trace.block[at_least] * hours[at_least]
+    for priority in np.unique(density[possible]):
+        at_least = possible & (density >= priority)
+        work = trace.size[at_least] * hours[at_least]
         since = served[-1] - np.interp(trace.submit_s[at_least], edges, served)
         most = min(float(work.sum()), float((np.cumsum(work) - work + since).min()))
         limit += float(priority - below) * most
@@ -130,17 +144,17 @@ def by_app(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
 
 
 def by_size(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
-    """Return waits, slowdowns and completions for each block size."""
+    """Return waits, slowdowns and completions for each size that was asked for."""
     return [
         {"gpus": int(size), **group}
-        for size, group in _groups(trace, outcome, trace.block, np.unique(trace.block).tolist())
+        for size, group in _groups(trace, outcome, trace.size, np.unique(trace.size).tolist())
     ]
 
 
 def by_user(trace: Trace, outcome: Played) -> list[dict[str, Any]]:
     """Return waits, slowdowns and completions for each user (the group where no user is named), most work first."""
     user = users(trace)
-    work = pd.Series(trace.block * trace.duration_s / HOUR).groupby(user).sum()
+    work = pd.Series(trace.size * trace.duration_s / HOUR).groupby(user).sum()
     names = work.sort_index().sort_values(ascending=False, kind="stable").index.tolist()
     priority = dict(zip(user.tolist(), trace.priority.tolist(), strict=True))
     return [
@@ -177,7 +191,7 @@ def eta_accuracy(trace: Trace, outcome: Played, eta: np.ndarray) -> dict[str, An
     if told.any():
         told &= started | (eta[:, 2] < trace.end_s)
     short = told & (trace.duration_s < SHORT_S)
-    end = outcome.start + trace.duration_s
+    end = outcome.start + outcome.seconds(trace)
     return {**_accuracy(eta, end, told), "short": _accuracy(eta, end, short)}
 
 
@@ -185,7 +199,7 @@ def eta_errors(trace: Trace, outcome: Played, eta: np.ndarray) -> np.ndarray:
     """Return how far, in minutes, the median of each expected end was off, of the jobs that started; sorted."""
     if not len(eta):
         return np.empty(0)
-    off = np.abs(outcome.start + trace.duration_s - eta[:, 1]) / 60
+    off = np.abs(outcome.start + outcome.seconds(trace) - eta[:, 1]) / 60
     return np.sort(off[np.isfinite(off)])
 
 
@@ -201,11 +215,11 @@ def timeline(trace: Trace, outcome: Played) -> pd.DataFrame:
     """
     edges = np.minimum(np.arange(trace.hours + 1) * HOUR, trace.end_s)
     start = np.minimum(outcome.start, trace.end_s)
-    end = np.minimum(outcome.start + trace.duration_s, trace.end_s)
+    end = np.minimum(outcome.start + outcome.seconds(trace), trace.end_s)
     shares = _shares(trace)
     demanded = (trace.demand() * shares).sum(axis=0)
     unmet, held = outcome.unmet.sum(axis=0), outcome.held.sum(axis=0)
-    jobs = _by_hour(start, end, trace.block, edges)
+    jobs = _by_hour(start, end, outcome.sizes(trace), edges)
     return pd.DataFrame(
         {
             "hour": trace.start + pd.to_timedelta(np.arange(trace.hours), unit="h"),
@@ -215,7 +229,7 @@ def timeline(trace: Trace, outcome: Played) -> pd.DataFrame:
             "unmet": unmet,
             "served": demanded - unmet,
             "idle": np.maximum(trace.gpus * shares - jobs - held, 0.0),
-            "waiting": _by_hour(np.minimum(trace.submit_s, trace.end_s), start, trace.block, edges),
+            "waiting": _by_hour(np.minimum(trace.submit_s, trace.end_s), start, trace.size, edges),
         }
     )
 
@@ -252,17 +266,17 @@ def regret(values: Mapping[str, float]) -> list[dict[str, Any]]:
 def digest(outcome: Played) -> str:
     """Return the SHA-256 of what a policy did: equal for replays that are the same to the byte."""
     h = hashlib.sha256()
-    arrays = (outcome.start, outcome.first, outcome.held, outcome.unmet, outcome.eta, outcome.eta_submit)
+    arrays = (outcome.start, outcome.gpus, outcome.held, outcome.unmet, outcome.eta, outcome.eta_submit)
     for array in arrays:
         h.update(np.ascontiguousarray(array).tobytes())
-    h.update(repr((outcome.swaps, outcome.plans, outcome.cells)).encode())
+    h.update(repr((outcome.swaps, outcome.plans, outcome.cells, sorted(outcome.ids.items()))).encode())
     return h.hexdigest()
 
 
 def _times(trace: Trace, outcome: Played) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return wait and time to completion in hours, up to the replay's end, and slowdown."""
     wait = (np.minimum(outcome.start, trace.end_s) - trace.submit_s) / HOUR
-    jct = (np.minimum(outcome.start + trace.duration_s, trace.end_s) - trace.submit_s) / HOUR
+    jct = (np.minimum(outcome.start + outcome.seconds(trace), trace.end_s) - trace.submit_s) / HOUR
     return wait, jct, np.maximum(jct * HOUR / np.maximum(trace.duration_s, FLOOR_S), 1.0)
 
 
@@ -270,7 +284,7 @@ def _groups(
     trace: Trace, outcome: Played, key: np.ndarray, names: list[Any]
 ) -> list[tuple[Any, dict[str, Any]]]:
     wait, jct, slowdown = _times(trace, outcome)
-    done = outcome.start + trace.duration_s <= trace.end_s
+    done = outcome.done(trace)
     out = []
     for name in names:
         at = key == name
@@ -321,7 +335,7 @@ def _accuracy(eta: np.ndarray, end: np.ndarray, told: np.ndarray) -> dict[str, A
     off = np.abs(end[told] - middle)
     return {
         "told": int(told.sum()),
-        "coverage_80": float(((low <= end[told]) & (end[told] <= high)).mean()),
+        "coverage_80": float(((low - ROUNDING_S <= end[told]) & (end[told] <= high + ROUNDING_S)).mean()),
         "within_10_min": float((off <= 600).mean()),
         "within_30_min": float((off <= 1800).mean()),
     }

@@ -1,7 +1,8 @@
 """What clusters run today, as event simulations: FIFO, conservative backfill, EASY, by arrival, priority or length.
 
-Events are arrivals and ends. Realtime keeps its peak reserved at the pool's far end; jobs get blocks of the contract
-(contiguous, a power of two, inside a node or starting at one), the tightest that fits.
+Events are arrivals and ends. Realtime keeps its peak reserved at the pool's far end; jobs get the GPUs that they ask
+for, as the pool's placement has it: by node, or in a line blocks (contiguous, a power of two, inside a node or starting
+at one), the tightest that fits.
 """
 
 import heapq
@@ -9,57 +10,84 @@ from bisect import bisect_right, insort
 
 import numpy as np
 
+from tidegrid.data import Pool
+from tidegrid.data.cluster import laid
+
 STRICT, EASY, CONSERVATIVE = 0, 1, 2
 DEPTH = 200
 """Waiting jobs that conservative backfill holds reservations for; Slurm's default for ``bf_max_job_test`` is 500."""
 
 
 class Board:
-    """GPUs in nodes, and where a block fits.
+    """GPUs in nodes, and where a job fits.
 
     Parameters
     ----------
-    gpus, node
-        GPUs in all, and of a node.
+    pool
+        Its nodes and how it places jobs.
+    gpus
+        GPUs that jobs may use, from GPU 0; those of the pool where None.
     """
 
-    def __init__(self, gpus: int, node: int) -> None:
-        self.gpus, self.node = gpus, node
-        nodes = -(-gpus // node)
+    def __init__(self, pool: Pool, gpus: int | None = None) -> None:
+        self.pool, self.gpus = pool, pool.gpus if gpus is None else gpus
+        self.node = pool.node_size or pool.gpus
+        nodes = -(-self.gpus // self.node)
         # what lies past the last GPU is never free
-        self.cells = np.ones(nodes * node, np.bool_)
-        self.cells[:gpus] = False
-        self.free = node - self.cells.reshape(nodes, node).sum(axis=1)
-        self.idle = gpus
+        self.cells = np.ones(nodes * self.node, np.bool_)
+        self.cells[: self.gpus] = False
+        self.free = self.node - self.cells.reshape(nodes, self.node).sum(axis=1)
+        self.idle = self.gpus
+        self._by_node = pool.placement == "node"
+        self._layouts: dict[int, tuple[int, int]] = {}
 
-    def set(self, first: int, size: int, busy: bool) -> None:
-        """Take or give back a block."""
-        self.cells[first : first + size] = busy
-        self.idle += -size if busy else size
-        for k in range(first // self.node, (first + size - 1) // self.node + 1):
-            low, high = max(first, k * self.node), min(first + size, (k + 1) * self.node)
-            self.free[k] += (low - high) if busy else (high - low)
+    def nodes_of(self, size: int) -> int:
+        """Return on how many nodes a job of so many GPUs lies, where placement is by node."""
+        if size not in self._layouts:
+            self._layouts[size] = laid(self.pool, size)
+        return self._layouts[size][1]
 
-    def find(self, size: int, low: int = 0, high: int = 0) -> int:
-        """Return the first GPU of the tightest free block that touches none of ``low`` … ``high`` − 1, or -1.
+    def set(self, gpus: np.ndarray, busy: bool) -> None:
+        """Take or give back GPUs."""
+        self.cells[gpus] = busy
+        self.idle += -len(gpus) if busy else len(gpus)
+        np.add.at(self.free, gpus // self.node, -1 if busy else 1)
 
-        Blocks of at most a node are aligned to their size in the node with the fewest free GPUs, so that whole nodes
-        stay free for wide jobs; wider ones start at a node.
+    def find(self, size: int, kept: np.ndarray | None = None) -> np.ndarray | None:
+        """Return the GPUs that a job gets without any of ``kept``; None where it does not fit.
+
+        By node it gets the lowest free GPUs of the nodes with the fewest free ones that hold it. In a line, blocks of
+        at most a node are aligned to their size in the node with the fewest free GPUs, and wider ones start at a node.
+        Either way whole nodes stay free for wide jobs.
         """
         if size > self.idle:
-            return -1
-        if low < high:
-            kept = self.cells[low:high].copy()
-            nodes = slice(low // self.node, (high - 1) // self.node + 1)
-            counts = self.free[nodes].copy()
-            self.cells[low:high] = True
-            self.free[nodes] = self.node - self.cells.reshape(-1, self.node)[nodes].sum(axis=1)
-            first = self._find(size)
-            self.cells[low:high], self.free[nodes] = kept, counts
-            return first
-        return self._find(size)
+            return None
+        if kept is None:
+            return self._find(size)
+        had, counts = self.cells[kept].copy(), self.free.copy()
+        self.cells[kept] = True
+        self.free = self.node - self.cells.reshape(-1, self.node).sum(axis=1)
+        found = self._find(size)
+        self.cells[kept], self.free = had, counts
+        return found
 
-    def _find(self, size: int) -> int:
+    def _find(self, size: int) -> np.ndarray | None:
+        if self._by_node:
+            nodes = self.nodes_of(size)
+            each = size // nodes
+            able = np.flatnonzero(self.free >= each)
+            if len(able) < nodes:
+                return None
+            chosen = np.sort(able[np.argsort(self.free[able], kind="stable")[:nodes]])
+            rows = self.cells.reshape(-1, self.node)[chosen]
+            # a stable sort puts each node's free GPUs first, the lowest before the others
+            lowest = np.sort(np.argsort(rows, axis=1, kind="stable")[:, :each], axis=1)
+            gpus: np.ndarray = (chosen[:, None] * self.node + lowest).ravel()
+            return gpus
+        first = self._block(size)
+        return None if first < 0 else np.arange(first, first + size)
+
+    def _block(self, size: int) -> int:
         if size > self.node:
             run = 0
             whole = self.free == self.node
@@ -78,6 +106,37 @@ class Board:
                     return k * self.node + first
         return -1
 
+    def soonest(self, size: int, free_at: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return when and where a job is expected to fit first.
+
+        Parameters
+        ----------
+        size
+            Its GPUs.
+        free_at : ndarray of shape (gpus,)
+            When each GPU is expected to be free.
+        """
+        by_node = free_at.reshape(-1, self.node)
+        if self._by_node:
+            nodes = self.nodes_of(size)
+            each = size // nodes
+            order = np.argsort(by_node, axis=1, kind="stable")[:, :each]
+            ready = np.take_along_axis(by_node, order[:, -1:], axis=1)[:, 0]
+            chosen = np.sort(np.argsort(ready, kind="stable")[:nodes])
+            gpus = (chosen[:, None] * self.node + order[chosen]).ravel()
+            return float(ready[chosen].max()), gpus
+        if size <= self.node:
+            per_node = self.node // size
+            ready = by_node[:, : per_node * size].reshape(-1, size).max(axis=1)
+            best = int(ready.argmin())
+            first = best // per_node * self.node + best % per_node * size
+        else:
+            wide = -(-size // self.node)
+            ready = np.lib.stride_tricks.sliding_window_view(by_node.max(axis=1), wide).max(axis=1)
+            best = int(ready.argmin())
+            first = best * self.node
+        return float(ready[best]), np.arange(first, first + size)
+
 
 def simulate(
     submit: np.ndarray,
@@ -85,11 +144,10 @@ def simulate(
     estimate: np.ndarray,
     size: np.ndarray,
     key: np.ndarray,
-    capacity: int,
-    node: int,
+    board: Board,
     mode: int,
     end: float,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, dict[int, tuple[int, ...]]]:
     """Play a trace against a queue.
 
     Parameters
@@ -97,13 +155,11 @@ def simulate(
     submit, duration, estimate : ndarray of shape (jobs,)
         Seconds; submit times sorted. ``estimate`` is all that the queue sees of a duration.
     size
-        Block sizes.
+        GPUs that each job holds.
     key
         The queue's order, the smallest first.
-    capacity
-        GPUs that jobs may use, from GPU 0.
-    node
-        GPUs of a node.
+    board
+        The GPUs, all of them free.
     mode
         ``STRICT``: nobody passes the head. ``EASY``: the head has a reservation, others may pass where they do not
         delay it. ``CONSERVATIVE``: the first ``DEPTH`` have reservations by GPU counts.
@@ -114,15 +170,15 @@ def simulate(
     -------
     start : ndarray of shape (jobs,)
         Seconds; infinity for a job that did not start.
-    first_gpu : ndarray of shape (jobs,)
-        The first GPU of its block; -1 for a job that did not start.
+    ids
+        Which GPUs each job had that started.
     """
-    play = _Play(submit, duration, estimate, size, key, Board(capacity, node))
+    play = _Play(submit, duration, estimate, size, key, board)
     pick = {STRICT: play.strict, EASY: play.easy, CONSERVATIVE: play.conservative}[mode]
     while play.step(end):
         if play.queue and play.board.idle:
             pick()
-    return play.start, play.first
+    return play.start, {j: tuple(gpus.tolist()) for j, gpus in play.ids.items()}
 
 
 class _Play:
@@ -144,7 +200,8 @@ class _Play:
         rank[np.lexsort((np.arange(len(key)), key))] = np.arange(len(key))
         self.rank, self.of_rank = rank.tolist(), np.argsort(rank).tolist()
         self.start = np.full(len(self.submit), np.inf)
-        self.first = np.full(len(self.submit), -1, np.int64)
+        self.ids: dict[int, np.ndarray] = {}
+        self.possible = {one for one in set(self.size) if board.find(one) is not None}
         self.queue: list[int] = []  # ranks, sorted
         self.running: list[tuple[float, int]] = []  # a heap of (end, job)
         self.arrived, self.now = 0, 0.0
@@ -158,17 +215,17 @@ class _Play:
         self.now = now
         while self.running and self.running[0][0] <= now:
             _, j = heapq.heappop(self.running)
-            self.board.set(int(self.first[j]), self.size[j], False)
+            self.board.set(self.ids[j], False)
         while self.arrived < len(self.submit) and self.submit[self.arrived] <= now:
-            if self.size[self.arrived] <= self.board.gpus:
+            if self.size[self.arrived] in self.possible:
                 insort(self.queue, self.rank[self.arrived])
             self.arrived += 1
         return True
 
-    def place(self, j: int, first: int) -> None:
+    def place(self, j: int, gpus: np.ndarray) -> None:
         """Start a job."""
-        self.start[j], self.first[j] = self.now, first
-        self.board.set(first, self.size[j], True)
+        self.start[j], self.ids[j] = self.now, gpus
+        self.board.set(gpus, True)
         heapq.heappush(self.running, (self.now + self.duration[j], j))
 
     def strict(self) -> None:
@@ -176,10 +233,10 @@ class _Play:
         count = 0
         for rank in self.queue:
             j = self.of_rank[rank]
-            first = self.board.find(self.size[j])
-            if first < 0:
+            gpus = self.board.find(self.size[j])
+            if gpus is None:
                 break
-            self.place(j, first)
+            self.place(j, gpus)
             count += 1
         del self.queue[:count]
 
@@ -189,28 +246,27 @@ class _Play:
         if not self.queue or not self.board.idle:
             return
         head = self.of_rank[self.queue[0]]
-        shadow, low = self._shadow(self.size[head])
-        high = low + self.size[head]
-        stuck = self.size[head]
-        beside_stuck: set[int] = set()  # sizes that fit nowhere outside the reservation
+        shadow, kept = self._shadow(self.size[head])
+        nowhere = {self.size[head]}
+        beside_nowhere: set[int] = set()  # sizes that fit nowhere outside the reservation
         started = []
         for rank in self.queue[1:]:
             j = self.of_rank[rank]
             size = self.size[j]
-            if size >= stuck:
+            if size in nowhere:
                 continue
             if self.now + self.estimate[j] <= shadow:
-                first = self.board.find(size)
-                if first < 0:
-                    stuck = size
-            elif size in beside_stuck:
+                gpus = self.board.find(size)
+                if gpus is None:
+                    nowhere.add(size)
+            elif size in beside_nowhere:
                 continue
             else:
-                first = self.board.find(size, low, high)
-                if first < 0:
-                    beside_stuck.add(size)
-            if first >= 0:
-                self.place(j, first)
+                gpus = self.board.find(size, kept)
+                if gpus is None:
+                    beside_nowhere.add(size)
+            if gpus is not None:
+                self.place(j, gpus)
                 started.append(rank)
                 if not self.board.idle:
                     break
@@ -229,9 +285,9 @@ class _Play:
             j = self.of_rank[rank]
             at = _earliest(times, counts, self.size[j], self.estimate[j])
             if at <= self.now:
-                first = self.board.find(self.size[j])
-                if first >= 0:
-                    self.place(j, first)
+                gpus = self.board.find(self.size[j])
+                if gpus is not None:
+                    self.place(j, gpus)
                     started.append(rank)
             _reserve(times, counts, at, self.estimate[j], self.size[j])
         if started:
@@ -244,23 +300,12 @@ class _Play:
         end = start + self.estimate[j]
         return end if end > self.now else self.now + 60.0 + 0.5 * (self.now - start)
 
-    def _shadow(self, size: int) -> tuple[float, int]:
-        """Return when and where a block of ``size`` is expected to be free first, by its GPUs' expected ends."""
-        board = self.board
-        free_at = np.where(board.cells, np.inf, self.now)
+    def _shadow(self, size: int) -> tuple[float, np.ndarray]:
+        """Return when and where a job of ``size`` is expected to fit first, by its GPUs' expected ends."""
+        free_at = np.where(self.board.cells, np.inf, self.now)
         for _, j in self.running:
-            free_at[self.first[j] : self.first[j] + self.size[j]] = self._expected_end(j)
-        if size <= board.node:
-            per_node = board.node // size
-            by_node = free_at.reshape(-1, board.node)[:, : per_node * size]
-            ready = by_node.reshape(-1, size).max(axis=1)
-            best = int(ready.argmin())
-            return float(ready[best]), best // per_node * board.node + best % per_node * size
-        nodes = free_at.reshape(-1, board.node).max(axis=1)
-        wide = -(-size // board.node)
-        ready = np.lib.stride_tricks.sliding_window_view(nodes, wide).max(axis=1)
-        best = int(ready.argmin())
-        return float(ready[best]), best * board.node
+            free_at[self.ids[j]] = self._expected_end(j)
+        return self.board.soonest(size, free_at)
 
     def _profile(self) -> tuple[list[float], list[int]]:
         """Return the free GPUs over time as steps: times, and counts from each time on."""

@@ -1,11 +1,13 @@
 """What a site really ran, as a trace to replay and as an outcome beside those of policies."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import History, block_size
+from tidegrid.data import History
+from tidegrid.data.tables import MAX_GPUS
 from tidegrid.errors import InputError
 from tidegrid.pipeline.champions import fit_all
 from tidegrid.pipeline.control import Settings
@@ -14,7 +16,7 @@ from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.measures import measure
 from tidegrid.pipeline.replay.run import CANDIDATES, Result, play, run_one
 from tidegrid.pipeline.worlds.simulated import Played
-from tidegrid.pipeline.worlds.trace import Trace
+from tidegrid.pipeline.worlds.trace import Trace, held_sizes, pool_of
 
 SITE = "the site"
 """The name of what really happened, beside those of policies."""
@@ -46,6 +48,7 @@ def recorded(
     *,
     gpus: int | None = None,
     node_size: int | None = 8,
+    placement: Literal["line", "node"] = "line",
     timezone: str = "UTC",
     country: str | None = None,
 ) -> Recorded:
@@ -53,7 +56,7 @@ def recorded(
 
     Every policy starts from where the site was: a job that ran when the days began is there from the first second,
     with the time that it had left, and one that waited is submitted a minute later. Jobs that run on at the end are
-    there until then. GPU counts are rounded up to powers of two, and all priorities are equal.
+    there until then. In a line, GPU counts are rounded up to powers of two. All priorities are equal.
 
     Parameters
     ----------
@@ -65,8 +68,8 @@ def recorded(
         How many.
     gpus
         GPUs of the cluster; the most that were in use at once where absent.
-    node_size
-        GPUs of a node; None for no nodes.
+    node_size, placement
+        As :class:`tidegrid.data.Pool` has them. By node, the GPUs are rounded up to whole nodes.
     timezone, country
         As :class:`tidegrid.pipeline.worlds.trace.Trace` has them.
 
@@ -86,10 +89,11 @@ def recorded(
             field="jobs",
             fix="give more days, or accounting of them",
         )
-    block = block_size(table["gpus"])
-    peak = _peak(table["start_time"], ended, block)
-    pool = gpus or peak
-    fits = (block <= pool).to_numpy()
+    width = node_size if placement == "node" and node_size else 1
+    widest = -(-MAX_GPUS // width) * width
+    size = held_sizes(pool_of(widest, node_size, placement), table["gpus"])
+    total = -(-(gpus or _peak(table["start_time"], ended, size)) // width) * width
+    fits = size <= total
     started = (table["start_time"] - since).dt.total_seconds().to_numpy()
     ran = (table["start_time"] <= since).to_numpy()
     length = (ended - table["start_time"].mask(ran, since)).dt.total_seconds().to_numpy()
@@ -104,23 +108,24 @@ def recorded(
     table["duration_s"] = duration
     trace = Trace(
         start=since,
-        gpus=pool,
+        gpus=total,
         node_size=node_size,
         jobs=table,
         submit_s=submit[order],
         duration_s=duration,
-        block=block.to_numpy()[order],
+        size=size[order],
         priority=np.full(len(order), 5, dtype=np.int64),
         limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
         apps=(),
         end_s=days * 86400.0,
-        left_out={f"wider than {pool} GPUs": int((~fits).sum())} if not fits.all() else {},
+        left_out={f"wider than {total} GPUs": int((~fits).sum())} if not fits.all() else {},
         timezone=timezone,
         country=country,
+        placement=placement,
     )
     start = np.where(ran[order], 0.0, np.maximum(started[order], trace.submit_s))
     nothing = np.zeros((0, trace.hours))
-    outcome = Played(start, nothing, nothing, first=np.full(len(order), -1, np.int64))
+    outcome = Played(start, nothing, nothing)
     return Recorded(trace, outcome, before)
 
 
@@ -142,7 +147,7 @@ def trial(
     return [*results, Result("rolling", played, measure(trace, played))]
 
 
-def _peak(begin: pd.Series, end: pd.Series, gpus: pd.Series) -> int:
+def _peak(begin: pd.Series, end: pd.Series, gpus: np.ndarray) -> int:
     """Return the most GPUs that were in use at once."""
     changes = pd.concat(
         [pd.DataFrame({"at": end, "gpus": -gpus}), pd.DataFrame({"at": begin, "gpus": gpus})],

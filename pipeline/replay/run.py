@@ -16,10 +16,10 @@ from tidegrid.pipeline.estimates import LEVELS
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.measures import measure
-from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, simulate
+from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, Board, simulate
 from tidegrid.pipeline.replay.truths import MedianDurations, PeakDemand, PerfectDemand, PerfectDurations
 from tidegrid.pipeline.worlds.simulated import MINUTE, Played, Simulated
-from tidegrid.pipeline.worlds.trace import HOUR, Trace, at_far_end
+from tidegrid.pipeline.worlds.trace import HOUR, SCALING, Trace, at_far_end
 
 REFIT_HOURS = 24.0
 """How old a fit of durations may grow in a replay; between fits, estimators are updated with every job that ends."""
@@ -89,6 +89,9 @@ def run_one(
 
     Parameters
     ----------
+    policy
+        The rolling allocator's parameters. Where jobs may have several sizes and no ``scaling`` is given, it is the
+        mean of what the truth is drawn from.
     rounds, candidates
         Rounds of the fast planner's search at each plan, and the waiting jobs that it looks at.
     """
@@ -96,7 +99,10 @@ def run_one(
     if isinstance(kind, _Queue):
         outcome = _queue(trace, kind)
     else:
-        settings = Settings(policy=policy or Policy(), rounds=rounds, candidates=candidates)
+        how = policy or Policy()
+        if trace.sizes is not None and how.scaling is None:
+            how = how.model_copy(update={"scaling": sum(SCALING) / 2})
+        settings = Settings(policy=how, rounds=rounds, candidates=candidates)
         outcome = play(trace, forecaster_of(trace, kind.durations, kind.demand), settings)
     return Result(name, outcome, measure(trace, outcome), process_time() - began)
 
@@ -172,20 +178,13 @@ def _queue(trace: Trace, kind: _Queue) -> Played:
         # all ages grow alike, so the order of multifactor priorities never changes while jobs wait
         "priority": -(trace.priority - 1) / 9 + trace.submit_s * AGE_WEIGHT,
     }[kind.order]
-    start, first = simulate(
-        trace.submit_s,
-        trace.duration_s,
-        estimate,
-        trace.block,
-        key,
-        trace.gpus - int(peak.sum()),
-        trace.node_size or trace.gpus,
-        kind.mode,
-        trace.end_s,
+    board = Board(trace.pool, trace.gpus - int(peak.sum()))
+    start, ids = simulate(
+        trace.submit_s, trace.duration_s, estimate, trace.size, key, board, kind.mode, trace.end_s
     )
     held = np.repeat(peak[:, None].astype(float), trace.hours, axis=1)
     cells = [(0.0, k, tuple(gpus)) for k, gpus in enumerate(at_far_end(trace.gpus, peak.tolist()))]
-    return Played(start, held, np.zeros_like(held), first=first, cells=cells)
+    return Played(start, held, np.zeros_like(held), ids=ids, cells=cells)
 
 
 def estimates(trace: Trace, what: str) -> np.ndarray:

@@ -45,20 +45,29 @@ class _Truth(Estimator):
 
 
 class PerfectDurations(_Truth):
-    """Knows every true duration."""
+    """Knows every true duration, at each size that a job may have."""
 
     name: ClassVar[str] = "recurring"
     kind: ClassVar[str] = "any"
     predicts_unfitted: ClassVar[bool] = True
-    features: ClassVar[tuple[Feature, ...]] = (Feature("job_id", "text", required=True),)
+    knows_sizes: ClassVar[bool] = True
+    features: ClassVar[tuple[Feature, ...]] = (
+        Feature("job_id", "text", required=True),
+        Feature("gpus", "float"),
+    )
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._hours = dict(zip(trace.jobs["job_id"].astype(str), trace.duration_s / HOUR, strict=True))
+        self._row = {job: j for j, job in enumerate(trace.jobs["job_id"].astype(str))}
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
         """Return the truth at every level."""
-        hours = X["job_id"].astype(str).map(self._hours).to_numpy(dtype=float)
+        at = X["job_id"].astype(str).map(self._row).to_numpy()
+        hours = self.trace.duration_s[at] / HOUR
+        if self.trace.exponent is not None:
+            hours = (
+                hours * (self.trace.asked[at] / X["gpus"].to_numpy(dtype=float)) ** self.trace.exponent[at]
+            )
         wanted = as_levels(levels)
         return quantile_frame(np.repeat(hours[:, None], len(wanted), axis=1), wanted, X.index)
 

@@ -5,20 +5,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import App, Capacity, Cluster, History, Pool, request_features
+from tidegrid.data import App, Capacity, Cluster, History, block_size, request_features
+from tidegrid.data.cluster import laid
+from tidegrid.data.nodelist import as_indices
 from tidegrid.data.schema import blank
 from tidegrid.data.tables import REQUESTS, RUNNING
 from tidegrid.pipeline.bands import Came, Widths, came_of, learnt
 from tidegrid.pipeline.decide import Decision
-from tidegrid.pipeline.estimates import LEVELS
+from tidegrid.pipeline.estimates import LEVELS, block_sizes
 from tidegrid.pipeline.etas import BAND, bands_of, instant_of
 from tidegrid.pipeline.memory import iso
 from tidegrid.pipeline.state import State
 from tidegrid.pipeline.worlds import Reading
-from tidegrid.pipeline.worlds.trace import HOUR, WARM_UP_HOURS, Trace, at_far_end
+from tidegrid.pipeline.worlds.trace import HOUR, POOL, WARM_UP_HOURS, Trace, at_far_end
 
 MINUTE = 60.0
-POOL = "gpus"
 _BAND_AT = [LEVELS.index(level) for level in BAND]
 
 
@@ -40,8 +41,14 @@ class Played:
         Expected end in seconds at 0.1, 0.5 and 0.9, told when the job started; NaN where it did not.
     plans
         Decisions made.
-    first : ndarray of shape (jobs,)
-        The first GPU of each job's block; -1 where it did not start.
+    gpus : ndarray of shape (jobs,) or empty
+        GPUs that each job held; those that it asks for where it did not start. Empty where all got what they asked for.
+    ran_s : ndarray of shape (jobs,) or empty
+        Seconds that each job runs on these, up to its time limit or a failure; empty where that is the true duration.
+    lost
+        Jobs that ended without their work: a GPU failed, or fewer GPUs than they ask for took them past their limit.
+    ids
+        Which GPUs each job had that started; empty where that is not known.
     eta_submit : ndarray of shape (jobs, 3) or empty
         Expected ends told at submission, or at the first decision after it; NaN where none was told.
     told_start : ndarray of shape (jobs,) or empty
@@ -57,9 +64,26 @@ class Played:
     eta: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     plans: int = 0
     eta_submit: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
-    first: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    gpus: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    ran_s: np.ndarray = field(default_factory=lambda: np.empty(0))
+    lost: set[int] = field(default_factory=set)
+    ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     told_start: np.ndarray = field(default_factory=lambda: np.empty(0))
     cells: list[tuple[float, int, tuple[int, ...]]] = field(default_factory=list)
+
+    def sizes(self, trace: Trace) -> np.ndarray:
+        """Return the GPUs that each job held or asks for; shape (jobs,)."""
+        return self.gpus if len(self.gpus) else trace.size
+
+    def seconds(self, trace: Trace) -> np.ndarray:
+        """Return the seconds that each job runs; shape (jobs,)."""
+        return self.ran_s if len(self.ran_s) else trace.duration_s
+
+    def done(self, trace: Trace) -> np.ndarray:
+        """Return which jobs ended their work inside the replay; shape (jobs,), bool."""
+        done = self.start + self.seconds(trace) <= trace.end_s
+        done[list(self.lost)] = False
+        return done
 
 
 class Simulated:
@@ -83,8 +107,7 @@ class Simulated:
         n, apps = len(trace.jobs), len(trace.apps)
         self.now_s = 0.0
         self.end = np.full(n, np.inf)
-        self.ran_s = trace.duration_s.copy()
-        self.failed: set[int] = set()
+        self.status: dict[int, str] = {}
         self.arrived = 0
         self.waiting: list[int] = []
         self.running: list[int] = []
@@ -98,10 +121,14 @@ class Simulated:
             eta=np.full((n, 3), np.nan),
             eta_submit=np.full((n, 3), np.nan),
             told_start=np.full(n, np.nan),
-            first=np.full(n, -1, np.int64),
+            gpus=trace.size.copy(),
+            ran_s=trace.duration_s.copy(),
             cells=[(0.0, k, tuple(cells)) for k, cells in enumerate(self.held)],
         )
         self.widths = Widths()
+        self._laid: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+        self._least = trace.size if trace.sizes is None else block_size(trace.sizes[:, 0])
+        self._gpu_ids: dict[int, str] = {}
         self._told: dict[tuple[int, int], tuple[str, str, float]] = {}
         self._demand = trace.demand()
         self._served_s = 0.0
@@ -131,15 +158,14 @@ class Simulated:
         for one in trace.outages:
             if self.now_s < one.from_s <= now_s:
                 for j in self.running:
-                    first = self.played.first[j]
-                    if first <= one.gpu < first + trace.block[j] and self.end[j] > one.from_s:
+                    if one.gpu in self.played.ids[j] and self.end[j] > one.from_s:
                         self.end[j] = one.from_s
-                        self.ran_s[j] = max(1.0, one.from_s - self.played.start[j])
-                        self.failed.add(j)
+                        self.played.ran_s[j] = max(1.0, one.from_s - self.played.start[j])
+                        self._lose(j, "failed")
         self.now_s = now_s
         over = sorted((j for j in self.running if self.end[j] <= now_s), key=lambda j: (self.end[j], j))
         for j in over:
-            self.busy[self.played.first[j] : self.played.first[j] + trace.block[j]] = False
+            self.busy[list(self.played.ids[j])] = False
         gone = set(over)
         if over:
             self.running = [j for j in self.running if j not in gone]
@@ -147,7 +173,7 @@ class Simulated:
             self._news += over
         new = []
         while self.arrived < len(trace.jobs) and trace.submit_s[self.arrived] <= now_s:
-            if trace.block[self.arrived] <= trace.gpus:
+            if trace.size[self.arrived] <= trace.gpus:
                 new.append(self.arrived)
             self.arrived += 1
         self.waiting += new
@@ -161,11 +187,27 @@ class Simulated:
         for cells in self.held:
             taken[cells] = True
         taken[list(self.down())] = True
-        size = int(self.trace.block[candidates].min())
         node = self.trace.node_size or self.trace.gpus
+        if self.trace.placement == "node":
+            free = np.sort((~taken.reshape(-1, node)).sum(axis=1))[::-1]
+            return any(
+                free[nodes - 1] >= each for nodes, each in set().union(*map(self._layouts, candidates))
+            )
+        size = int((self.trace.size if self.trace.sizes is None else self._least)[candidates].min())
         width = min(size, node)
         whole = len(taken) // width * width
         return bool((~taken[:whole].reshape(-1, width)).all(axis=1).any())
+
+    def _layouts(self, job: int) -> set[tuple[int, int]]:
+        """Return how a job may lie on nodes: on how many, and how many GPUs of each."""
+        sizes, asked = self.trace.sizes, int(self.trace.asked[job])
+        low, high = (asked, asked) if sizes is None else sizes[job].tolist()
+        key = (low, asked, high)
+        if key not in self._laid:
+            counts = {asked, low, high, *(size for size in block_sizes(low, high) if low <= size <= high)}
+            held = [laid(self.trace.pool, count) for count in counts]
+            self._laid[key] = {(nodes, gpus // nodes) for gpus, nodes in held if gpus <= self.trace.gpus}
+        return self._laid[key]
 
     def down(self) -> tuple[int, ...]:
         """Return the GPUs that do not work now."""
@@ -203,10 +245,15 @@ class Simulated:
             news = History(self._jobs(self._news), traffic, checked=True, instant=now)
         self._hours_known, self._news = hours, []
         running = self._started.iloc[self.running].reset_index(drop=True)
+        held = [self.played.ids[j] for j in self.running]
         running = running.assign(
-            first_gpu=self.played.first[self.running],
+            first_gpu=np.array([ids[0] for ids in held], np.int64),
             start_time=self._instants(self.played.start[self.running]),
         )
+        if self.trace.sizes is not None:
+            running["gpus"] = self.played.gpus[self.running]
+        if self.trace.placement == "node":
+            running["gpu_ids"] = np.array([self._gpu_ids[j] for j in self.running], object)
         requests, features = (
             table.iloc[self.waiting].reset_index(drop=True) for table in (self._requests, self._features)
         )
@@ -233,9 +280,14 @@ class Simulated:
         self._tell(decision, number)
         for one in decision.starts:
             j = number[one.job]
-            played.start[j], played.first[j] = self.now_s, one.first_gpu
-            self.busy[one.first_gpu : one.first_gpu + one.gpus] = True
-            self.end[j] = self.now_s + trace.duration_s[j]
+            played.start[j], played.gpus[j], played.ids[j] = self.now_s, one.gpus, one.gpu_ids
+            self._gpu_ids[j] = as_indices(one.gpu_ids)
+            self.busy[list(one.gpu_ids)] = True
+            played.ran_s[j] = trace.seconds(j, one.gpus)
+            if one.gpus != trace.size[j] and played.ran_s[j] > trace.limit_s[j]:
+                played.ran_s[j] = trace.limit_s[j]
+                self._lose(j, "timeout")
+            self.end[j] = self.now_s + played.ran_s[j]
             told = decision.durations[one.job, one.pool, one.gpus]
             played.eta[j] = self.now_s + told[_BAND_AT] * HOUR
             self.running.append(j)
@@ -293,7 +345,7 @@ class Simulated:
         key = (self.down(), tuple(map(tuple, self.held)))
         if self._cluster is None or self._cluster[0] != key:
             trace = self.trace
-            pool = Pool(id=POOL, gpus=trace.gpus, gpu_type="any", node_size=trace.node_size, down=self.down())
+            pool = trace.pool.model_copy(update={"down": self.down()})
             apps = tuple(
                 App(
                     id=app.id,
@@ -320,10 +372,22 @@ class Simulated:
         if not jobs:
             return table
         begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
-        table = table.assign(start_time=begun, end_time=ended, known_at=ended, duration_s=self.ran_s[jobs])
-        if self.failed.intersection(jobs):
-            table["status"] = table["status"].mask(np.array([j in self.failed for j in jobs]), "failed")
+        table = table.assign(
+            start_time=begun, end_time=ended, known_at=ended, duration_s=self.played.ran_s[jobs]
+        )
+        if self.trace.sizes is not None:
+            other = self.played.gpus[jobs] != self.trace.size[jobs]
+            table["gpus"] = table["gpus"].mask(other, self.played.gpus[jobs])
+        for status in {self.status[j] for j in jobs if j in self.status}:
+            table["status"] = table["status"].mask(
+                np.array([self.status.get(j) == status for j in jobs]), status
+            )
         return table
+
+    def _lose(self, job: int, status: str) -> None:
+        """End a job without its work."""
+        self.status[job] = status
+        self.played.lost.add(job)
 
     def _traffic(self, first: int, last: int) -> pd.DataFrame:
         if first >= last:
@@ -376,12 +440,15 @@ def _tables(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
         return pd.DataFrame(out)
 
     requests, running = filled(REQUESTS.columns), filled(RUNNING.columns)
-    for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(trace.block))):
+    for table, gpus in ((requests, jobs["gpus"]), (running, pd.Series(trace.size))):
         table["job_id"] = jobs["job_id"]
         table["priority"] = pd.Series(trace.priority).astype(table["priority"].dtype)
         table["gpus"] = gpus.astype(table["gpus"].dtype)
         table["gpu_type"] = ""
     running["pool"] = POOL
+    if trace.sizes is not None:
+        for name, column in (("min_gpus", 0), ("max_gpus", 1)):
+            requests[name] = pd.Series(trace.sizes[:, column]).astype(requests[name].dtype)
     # rows are taken at every event: plain objects are far quicker there than columns of text
     return _plain(requests), _plain(running)
 

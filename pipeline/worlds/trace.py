@@ -3,18 +3,28 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from tidegrid.data import block_size, read_jobs, read_traffic
+from tidegrid.data import Pool, read_jobs, read_traffic
+from tidegrid.data.cluster import laid
 from tidegrid.errors import InputError
 from tidegrid.pipeline.tracesite import user_priority
 
 HOUR = 3600.0
 WARM_UP_HOURS = 14 * 24
 """Hours of traffic before a replay's start that its forecaster may look at: two weeks, the shortest weekly history."""
+
+POOL = "gpus"
+"""The name of a replay's one pool."""
+
+SCALING = (0.5, 1.0)
+"""Where the true exponents of a job's speed over its GPUs are drawn from, evenly: most of what is published on data
+parallel training lies there."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +81,14 @@ class Trace:
     ----------
     start
         Instant of second 0, UTC.
-    gpus, node_size
-        The pool.
+    gpus, node_size, placement
+        The pool, as :class:`tidegrid.data.Pool` has it.
     jobs
         Job history in the documented schema, sorted by submit time, fresh index.
     submit_s, duration_s
-        Seconds from ``start``, and the true seconds that each job runs.
-    block
-        GPUs of each job's block, a power of two.
+        Seconds from ``start``, and the true seconds that each job runs on the GPUs that it asks for.
+    size
+        GPUs that each job holds where it gets what it asks for: in a line a power of two.
     priority
         1 to 10, by user.
     limit_s
@@ -95,6 +105,10 @@ class Trace:
         GPUs that fail.
     country
         ISO 3166 code of the public holidays that demand follows; None for none.
+    sizes : ndarray of shape (jobs, 2) or None
+        The fewest and the most GPUs that each job may be given; None where it gets what it asks for alone.
+    exponent : ndarray of shape (jobs,) or None
+        A job's true speed grows as its GPUs to this power.
     """
 
     start: pd.Timestamp
@@ -103,7 +117,7 @@ class Trace:
     jobs: pd.DataFrame
     submit_s: np.ndarray
     duration_s: np.ndarray
-    block: np.ndarray
+    size: np.ndarray
     priority: np.ndarray
     limit_s: np.ndarray
     apps: tuple[RealtimeApp, ...]
@@ -112,6 +126,33 @@ class Trace:
     timezone: str = "UTC"
     outages: tuple[Outage, ...] = ()
     country: str | None = None
+    placement: Literal["line", "node"] = "line"
+    sizes: np.ndarray | None = None
+    exponent: np.ndarray | None = None
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The pool, all of its GPUs working."""
+        return pool_of(self.gpus, self.node_size, self.placement)
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """GPUs that each job asks for; shape (jobs,)."""
+        return self.jobs["gpus"].to_numpy(dtype=np.int64)
+
+    def seconds(self, job: int, gpus: int) -> float:
+        """Return the true seconds that a job runs on so many GPUs, whatever its time limit."""
+        if self.exponent is None or gpus == self.size[job]:
+            return float(self.duration_s[job])
+        return float(max(1.0, self.duration_s[job] * (self.asked[job] / gpus) ** self.exponent[job]))
+
+    def least_work(self) -> np.ndarray:
+        """Return the fewest GPU-seconds that each job's work can take; shape (jobs,)."""
+        at_asked = self.size * self.duration_s
+        if self.sizes is None:
+            return at_asked
+        least = [laid(self.pool, int(low))[0] for low in self.sizes[:, 0]]
+        return np.minimum(at_asked, [gpus * self.seconds(j, gpus) for j, gpus in enumerate(least)])
 
     @property
     def hours(self) -> int:
@@ -133,9 +174,34 @@ class Trace:
     def digest(self) -> str:
         """Return the SHA-256 of all that a policy is measured on."""
         h = hashlib.sha256()
-        for array in (self.submit_s, self.duration_s, self.block, self.priority, self.demand()):
+        for array in (self.submit_s, self.duration_s, self.size, self.priority, self.demand()):
             h.update(np.ascontiguousarray(array).tobytes())
+        for drawn in (self.sizes, self.exponent):
+            h.update(b"" if drawn is None else np.ascontiguousarray(drawn).tobytes())
         return h.hexdigest()
+
+
+def pool_of(gpus: int, node_size: int | None, placement: Literal["line", "node"]) -> Pool:
+    """Return a replay's one pool.
+
+    Raises
+    ------
+    InputError
+        Placement is by node, and there are no nodes or not whole ones.
+    """
+    if placement == "node" and (node_size is None or gpus % node_size):
+        raise InputError(
+            f"{gpus} GPUs are not whole nodes",
+            field="node_size",
+            fix="give nodes of which the GPUs are a multiple",
+        )
+    return Pool(id=POOL, gpus=gpus, gpu_type="any", node_size=node_size, placement=placement)
+
+
+def held_sizes(pool: Pool, gpus: pd.Series) -> np.ndarray:
+    """Return the GPUs that jobs of so many hold in a pool; shape (jobs,)."""
+    of = {count: laid(pool, int(count))[0] for count in gpus.unique().tolist()}
+    return gpus.map(of).to_numpy(dtype=np.int64)
 
 
 def at_far_end(gpus: int, counts: Sequence[int]) -> list[list[int]]:
@@ -155,6 +221,8 @@ def trace_from_files(
     *,
     gpus: int,
     node_size: int | None = 8,
+    placement: Literal["line", "node"] = "line",
+    elastic: float = 1.0,
     series: Sequence[str] = (),
     realtime_share: float = 0.25,
     swap_cap: int | None = None,
@@ -169,8 +237,8 @@ def trace_from_files(
 ) -> Trace:
     """Make a trace from a file of jobs and one of hourly traffic.
 
-    Jobs wider than the pool are left out; GPU counts are rounded up to powers of two. Traffic is repeated where the
-    trace is longer, and scaled so that the apps' joint peak is ``realtime_share`` of the pool.
+    Jobs wider than the pool are left out; in a line, GPU counts are rounded up to powers of two. Traffic is repeated
+    where the trace is longer, and scaled so that the apps' joint peak is ``realtime_share`` of the pool.
 
     Parameters
     ----------
@@ -178,8 +246,11 @@ def trace_from_files(
         A trace that :func:`tidegrid.data.read_jobs` reads, or its table.
     traffic
         Hourly traffic; None for jobs alone.
-    gpus, node_size
-        The pool.
+    gpus, node_size, placement
+        The pool, as :class:`tidegrid.data.Pool` has it.
+    elastic
+        By what factor a job may be given fewer or more GPUs than it asks for. How its speed grows with them is drawn
+        for each job from ``SCALING``, with the seed.
     series
         The traffic series to use, one app each; all of the longest where empty.
     realtime_share
@@ -197,7 +268,7 @@ def trace_from_files(
     country
         ISO 3166 code of the public holidays that demand follows; None for none.
     seed
-        Seeds the users' priorities (see :func:`tidegrid.pipeline.tracesite.user_priority`).
+        Seeds the users' priorities (see :func:`tidegrid.pipeline.tracesite.user_priority`) and the jobs' scaling.
     notes
         Appended to: what was worked out or left out in reading.
     set_aside
@@ -213,7 +284,10 @@ def trace_from_files(
         if isinstance(jobs, pd.DataFrame)
         else read_jobs(jobs, timezone=timezone, notes=notes, set_aside=set_aside)
     )
-    ends, fits = table["status"] != "running", block_size(table["gpus"]) <= gpus
+    pool = pool_of(gpus, node_size, placement)
+    if elastic < 1:
+        raise InputError(f"{elastic:g} is below 1", field="elastic", fix="give a factor of 1 or more")
+    ends, fits = table["status"] != "running", held_sizes(pool, table["gpus"]) <= gpus
     why = {"without an end": int((~ends).sum()), f"wider than {gpus} GPUs": int((ends & ~fits).sum())}
     left_out = {cause: count for cause, count in why.items() if count}
     table = table[ends & fits]
@@ -232,6 +306,7 @@ def trace_from_files(
     user = table["user"].where(table["user"] != "", table["group"])
     of_user = {name: user_priority(name, seed) for name in sorted(set(user))}
     hours = int(np.ceil(end / HOUR - 1e-9))
+    sizes, exponent = _scaling(table["gpus"].to_numpy(dtype=float), gpus, elastic, seed)
     return Trace(
         start=start,
         gpus=gpus,
@@ -239,7 +314,7 @@ def trace_from_files(
         jobs=table,
         submit_s=submit,
         duration_s=np.maximum(table["duration_s"].to_numpy(dtype=float), 1.0),
-        block=block_size(table["gpus"]).to_numpy(),
+        size=held_sizes(pool, table["gpus"]),
         priority=user.map(of_user).to_numpy(dtype=np.int64),
         limit_s=table["requested_walltime_s"].to_numpy(dtype=float),
         apps=()
@@ -258,7 +333,21 @@ def trace_from_files(
         left_out=left_out,
         timezone=timezone,
         country=country,
+        placement=placement,
+        sizes=sizes,
+        exponent=exponent,
     )
+
+
+def _scaling(
+    asked: np.ndarray, gpus: int, elastic: float, seed: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the sizes that jobs may have, and how each scales; None where each has one."""
+    if elastic == 1:
+        return None, None
+    low, high = np.maximum(1, np.ceil(asked / elastic)), np.minimum(gpus, np.floor(asked * elastic))
+    drawn = np.random.default_rng(seed).uniform(*SCALING, len(asked))
+    return np.stack([low, high], axis=1).astype(np.int64), drawn
 
 
 def _apps(

@@ -42,7 +42,7 @@ def trace(seed: int = 0, jobs: int = 60, gpus: int = 16, hours: int = 20, apps: 
         jobs=History(table).jobs,
         submit_s=submit,
         duration_s=length,
-        block=block,
+        size=block,
         priority=1 + user,
         limit_s=np.full(jobs, np.nan),
         apps=tuple(RealtimeApp(f"app{k}", 8, 2, traffic, 50.0) for k in range(apps)),
@@ -56,7 +56,7 @@ def test_no_gpu_serves_two_jobs_and_blocks_are_legal() -> None:
     began = np.isfinite(out.start)
     assert began.any()
     assert (out.start[began] >= made.submit_s[began]).all()
-    first, size = out.first[began], made.block[began]
+    first, size = np.array([out.ids[j][0] for j in np.flatnonzero(began)]), made.size[began]
     assert (first // 8 == (first + size - 1) // 8)[size <= 8].all()
     assert (first + size <= made.gpus).all()
     starts, ends = out.start[began], out.start[began] + made.duration_s[began]
@@ -101,7 +101,7 @@ def test_what_has_not_happened_yet_does_not_change_what_was_done() -> None:
 def test_figures_lie_where_they_must(name: str) -> None:
     made = trace(seed=3)
     figures = replay(made, [name])[0].figures
-    most = float((made.priority * made.block * made.duration_s / HOUR).sum())
+    most = float((made.priority * made.size * made.duration_s / HOUR).sum())
     assert 0 < figures["value_discounted"] <= figures["value"] <= most
     assert 0 < figures["utilization"] <= 1
     assert 0 <= figures["unmet_share"] <= 1
@@ -144,7 +144,7 @@ def test_an_unknown_policy_is_named() -> None:
 def test_a_gpu_that_fails_fails_its_job_and_nothing_is_put_on_it_until_it_works() -> None:
     made = changed(trace(jobs=40, apps=0), outages=(Outage(3, 4.5 * HOUR, 12 * HOUR),))
     out = play(made, forecaster_of(made), Settings(rounds=0))
-    there = (out.first >= 0) & (out.first <= 3) & (out.first + made.block > 3)
+    there = np.array([3 in out.ids.get(j, ()) for j in range(len(made.jobs))])
     assert (there & (out.start < 4.5 * HOUR)).any()
     assert not (there & (out.start >= 4.5 * HOUR) & (out.start < 12 * HOUR)).any()
     assert (there & (out.start >= 12 * HOUR)).any()

@@ -90,7 +90,7 @@ def test_the_timeline_adds_up() -> None:
     assert (found.drop(columns="hour") > -1e-6).all().all()
     assert (found["jobs"].sum() + found["served"].sum()) / room == pytest.approx(figures["utilization"])
     assert found["unmet"].sum() == pytest.approx(figures["unmet"])
-    wait = (np.minimum(out.start, trace.end_s) - trace.submit_s) @ trace.block / HOUR
+    wait = (np.minimum(out.start, trace.end_s) - trace.submit_s) @ trace.size / HOUR
     assert found["waiting"].sum() == pytest.approx(wait)
     assert np.allclose(found["jobs"] + found["held"] + found["idle"], trace.gpus)
 
@@ -99,7 +99,7 @@ def limit_by_linear_program(trace: Trace) -> float:
     """The same relaxation, stated hour by hour (submits lie on whole hours) and solved."""
     hours, n = trace.hours, len(trace.jobs)
     left = np.maximum(trace.gpus - trace.demand().sum(axis=0), 0)
-    work = trace.block * trace.duration_s / HOUR
+    work = trace.size * trace.duration_s / HOUR
     possible = trace.submit_s + trace.duration_s <= trace.end_s
     bounds = [
         (0, None if possible[j] and h * HOUR >= trace.submit_s[j] else 0)

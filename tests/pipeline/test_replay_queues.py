@@ -1,20 +1,30 @@
 """Queues as clusters run them, played as events: blocks, order, reservations."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegrid.pipeline.replay.queues import CONSERVATIVE, EASY, STRICT, Board, simulate
+from tidegrid.pipeline.worlds.trace import pool_of
 
 MODES = {"strict": STRICT, "easy": EASY, "conservative": CONSERVATIVE}
 
 
-def play(jobs: list[tuple[int, int, int]], gpus: int, mode: int, node: int = 8) -> list[float]:
+def play(
+    jobs: list[tuple[int, int, int]],
+    gpus: int,
+    mode: int,
+    node: int = 8,
+    placement: Literal["line", "node"] = "line",
+) -> list[float]:
     """Play (submit, GPUs, seconds) in arrival order with exact estimates; return the starts."""
     submit, size, length = (np.array(column, float) for column in zip(*jobs, strict=True))
     order = np.arange(len(jobs), dtype=float)
-    starts, _ = simulate(submit, length, length, size.astype(np.int64), order, gpus, node, mode, np.inf)
+    board = Board(pool_of(gpus, node, placement))
+    starts, _ = simulate(submit, length, length, size.astype(np.int64), order, board, mode, np.inf)
     return [float(s) for s in starts]
 
 
@@ -43,14 +53,48 @@ def test_a_job_wider_than_the_pool_never_starts_and_stops_nobody() -> None:
 
 
 def test_a_block_is_taken_from_the_fullest_node_that_holds_it() -> None:
-    board = Board(24, 8)
-    board.set(8, 4, True)
-    assert board.find(2) == 12
-    assert board.find(8) == 0
-    assert board.find(16) == -1
-    assert board.find(8, 0, 4) == 16
-    board.set(8, 4, False)
-    assert board.find(16) == 0
+    board = Board(pool_of(24, 8, "line"))
+
+    def first(size: int, kept: np.ndarray | None = None) -> int:
+        found = board.find(size, kept)
+        return -1 if found is None else int(found[0])
+
+    board.set(np.arange(8, 12), True)
+    assert first(2) == 12
+    assert first(8) == 0
+    assert first(16) == -1
+    assert first(8, np.arange(4)) == 16
+    board.set(np.arange(8, 12), False)
+    assert first(16) == 0
+
+
+def test_by_node_a_job_gets_any_free_gpus_of_the_fullest_nodes_that_hold_it() -> None:
+    board = Board(pool_of(32, 8, "node"))
+    board.set(np.array([0, 3, 4, 9, 16, 17, 18, 19, 20]), True)
+
+    def found(size: int, kept: np.ndarray | None = None) -> list[int] | None:
+        gpus = board.find(size, kept)
+        return None if gpus is None else gpus.tolist()
+
+    assert found(3) == [21, 22, 23]
+    assert found(5) == [1, 2, 5, 6, 7]
+    # 12 GPUs lie on two nodes, six on each: the whole node and the one with seven free
+    assert found(12) == [8, 10, 11, 12, 13, 14, 24, 25, 26, 27, 28, 29]
+    assert found(16) is None
+    assert found(3, np.array([23])) == [1, 2, 5]
+
+
+def test_by_node_whole_nodes_need_not_be_neighbours() -> None:
+    """Two jobs hold nodes 0 and 2; a job of two nodes starts at once on 1 and 3, in a line it waits."""
+    jobs = [(0, 8, 10), (0, 8, 1), (0, 8, 10), (0, 8, 1), (2, 16, 5)]
+    assert play(jobs, 32, STRICT, placement="node")[-1] == 2
+    assert play(jobs, 32, STRICT)[-1] == 10
+
+
+def test_by_node_easy_reserves_the_nodes_that_are_free_first() -> None:
+    """The head of 12 GPUs gets six of each node when both jobs of 5 have ended, at 10: a job of 20 s waits."""
+    jobs = [(0, 5, 10), (0, 5, 8), (0, 12, 5), (0, 3, 9), (0, 3, 20)]
+    assert play(jobs, 16, EASY, placement="node") == [0, 0, 10, 0, 15]
 
 
 @st.composite

@@ -100,7 +100,7 @@ def test_the_grid_holds_every_gpu_hour_once(played: tuple[Trace, list[Result]], 
     grid = owners(trace, outcome, 0.0, trace.end_s, columns)
     shown = np.bincount(grid[grid != FREE], minlength=len(trace.jobs) + len(trace.apps)) / 360
     end = np.minimum(outcome.start + trace.duration_s, trace.end_s)
-    ran = np.where(np.isfinite(outcome.start), trace.block * (end - outcome.start) / HOUR, 0.0)
+    ran = np.where(np.isfinite(outcome.start), trace.size * (end - outcome.start) / HOUR, 0.0)
     assert shown[: len(trace.jobs)] == pytest.approx(ran, abs=0.05)
     assert shown[len(trace.jobs) :] == pytest.approx(outcome.held.sum(axis=1), abs=0.05)
 

@@ -1,13 +1,14 @@
 """One loop in two worlds: a simulated day, and the same day written out as files, give the same decisions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from replay_traces import START
+from replay_traces import START, elastic
 
 from tidegrid.data import History, write_cluster, write_table
 from tidegrid.pipeline.bands import Widths
@@ -52,7 +53,7 @@ def made_up(hours: int = 14, jobs: int = 60, gpus: int = 16) -> Trace:
         jobs=History(table).jobs,
         submit_s=submit,
         duration_s=length,
-        block=block,
+        size=block,
         priority=1 + 2 * user,
         limit_s=np.full(jobs, np.nan),
         apps=(RealtimeApp("chat", 8, 1, traffic, 18.0),),
@@ -61,7 +62,7 @@ def made_up(hours: int = 14, jobs: int = 60, gpus: int = 16) -> Trace:
     )
 
 
-def both(trace: Trace, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
+def both(trace: Trace, folder: Path, how: Settings = SETTINGS) -> list[tuple[Decision, dict[str, Any]]]:
     """Play a trace hour by hour, write each hour's facts as a site's files, and tick on these."""
     site, state = folder / "site", StateStore(folder / "state.db")
     site.mkdir()
@@ -81,10 +82,10 @@ def both(trace: Trace, folder: Path) -> list[tuple[Decision, dict[str, Any]]]:
             (site / f"{name}.csv").unlink(missing_ok=True)
             if len(table):
                 write_table(table, site / f"{name}.csv")
-        commit = tick(state, Files(site), decision.state.now, SETTINGS, forecaster=beside)
+        commit = tick(state, Files(site), decision.state.now, how, forecaster=beside)
         found.append((decision, commit.document))
 
-    play(trace, forecaster_of(trace), SETTINGS, every_event=False, each=each)
+    play(trace, forecaster_of(trace), how, every_event=False, each=each)
     return found
 
 
@@ -106,6 +107,19 @@ def test_a_day_with_failures_swaps_and_a_dead_gpu_is_decided_alike(tmp_path: Pat
     assert len({document["unmet_gpu_steps"] for _, document in found}) > 1
     # the bands have moved by what came of them, alike
     assert found[-1][0].widths.start != Widths().start
+
+
+def test_a_day_by_node_with_odd_and_several_sizes_is_decided_alike(tmp_path: Path) -> None:
+    trace = replace(made_up(), placement="node")
+    odd = np.random.default_rng(1).integers(1, 9, len(trace.jobs))
+    trace = replace(trace, jobs=trace.jobs.assign(gpus=odd), size=odd)
+    found = both(
+        elastic(trace, 2), tmp_path, replace(SETTINGS, policy=Policy(horizon_hours=12, scaling=0.75))
+    )
+    same(found)
+    starts = [one for decision, _ in found for one in decision.starts]
+    assert len(starts) > 10
+    assert any(one.gpu_ids != tuple(range(one.first_gpu, one.first_gpu + one.gpus)) for one in starts)
 
 
 @pytest.mark.realdata
