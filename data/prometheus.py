@@ -2,17 +2,21 @@
 
 The queries are those that came closest to known truth on 14 days of made-up scrapes (three apps, 161 series, restarts,
 moved pods, outages): the growth of each counter is taken before the sum, since a sum has no resets; an hour is asked
-for at its end; and an hour in which less than ``COVERED`` of the scrapes are there is unknown.
+for at its end; and an hour in which less than ``COVERED`` of the usual scrapes are there is unknown.
 """
 
 import hashlib
 import json
 import os
+import socket
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from http.client import HTTPException
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +29,13 @@ from tidegrid.errors import InputError, TidegridError
 
 COVERED = 0.9
 """The share of an hour's scrapes that must be there for its traffic to be known."""
+
+USUAL_HOURS = 24
+"""An hour's usual scrapes are the most of any hour that is at most so many away."""
+
+STEADY_HOURS, STEADY = 3, 0.02
+"""So many hours in a row whose scrapes differ by at most this share have a scrape interval of their own: none is a gap,
+however few they are."""
 
 CHUNK = 2_000
 """Hours asked for at once: Prometheus answers at most 11,000 points."""
@@ -93,7 +104,7 @@ class Prometheus(Record):
     days
         How far back the first call asks.
     timeout_s
-        Seconds that one query may take.
+        Seconds that all queries of one call may take together; what they do not reach is asked for at the next call.
     token_env
         The environment variable that holds a bearer token; None for no token.
     """
@@ -139,11 +150,19 @@ def fetched(server: Prometheus, now: pd.Timestamp, kept: pd.DataFrame) -> tuple[
     kept
         ``COLUMNS``, as an earlier call returned it; empty for none.
 
+    Returns
+    -------
+    kept : DataFrame
+        ``COLUMNS``. A series whose queries fail keeps what it had, and a note says why.
+    notes
+        One line each.
+
     Raises
     ------
     PrometheusError
-        The server does not answer, or not as one.
+        The server does not answer, or not as one, when it is asked for the scrapes.
     """
+    deadline = time.monotonic() + server.timeout_s
     last = now.floor("h")
     oldest = last - pd.Timedelta(days=server.days)
     sources = {name: server.source(name) for name in server.apps}
@@ -152,18 +171,23 @@ def fetched(server: Prometheus, now: pd.Timestamp, kept: pd.DataFrame) -> tuple[
     notes: list[str] = []
     parts = [kept]
     scrapes: dict[int, float] = {}
-    asked_from = last
-    for name in sorted(server.apps):
-        first = oldest
-        if name in newest.index:
-            first = max(first, newest[name] - pd.Timedelta(hours=AGAIN - 1))
-        ends = pd.date_range(first + pd.Timedelta(hours=1), last, freq="h")
+    failed: dict[str, list[str]] = {}
+    first = {
+        name: max(oldest, newest[name] - pd.Timedelta(hours=AGAIN - 1)) if name in newest.index else oldest
+        for name in server.apps
+    }
+    # those that are furthest behind go first: where time runs out, the others are next
+    for name in sorted(server.apps, key=lambda name: (first[name], name)):
+        ends = pd.date_range(first[name] + pd.Timedelta(hours=1), last, freq="h")
         if not len(ends):
             continue
-        if ends[0] < asked_from:
-            scrapes = _range(server, server.coverage, ends[0], last, notes)
-            asked_from = ends[0]
-        told = [_range(server, query, ends[0], last, notes) for query in server.queries(name)]
+        if not scrapes:
+            scrapes = _range(server, server.coverage, ends[0], last, deadline, notes)
+        try:
+            told = [_range(server, query, ends[0], last, deadline, notes) for query in server.queries(name)]
+        except PrometheusError as error:
+            failed.setdefault(str(error), []).append(name)
+            continue
         seconds = (ends.as_unit("s").asi8).tolist()
         growth = [sum(known) if (known := [one[t] for one in told if t in one]) else np.nan for t in seconds]
         parts.append(
@@ -177,6 +201,9 @@ def fetched(server: Prometheus, now: pd.Timestamp, kept: pd.DataFrame) -> tuple[
                 }
             )
         )
+    for why, names in failed.items():
+        which = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        notes.append(f"the traffic of {which} is not brought up to date: {why}")
     out = pd.concat([one for one in parts if len(one)] or [kept], ignore_index=True)
     out = out.drop_duplicates(["series_id", "timestamp"], keep="last")
     out = out.sort_values(["series_id", "timestamp"], ignore_index=True)
@@ -189,14 +216,36 @@ def traffic_of(kept: pd.DataFrame) -> pd.DataFrame:
     """Return the traffic that kept hours tell of: ``series_id``, ``timestamp``, ``value``; missing where unknown.
 
     An hour with too few scrapes is unknown. In the others an app without a counter had no traffic, once it had any.
+
+    Parameters
+    ----------
+    kept
+        ``COLUMNS``, sorted by series and hour, as :func:`fetched` returns it.
     """
     if kept.empty:
         return pd.DataFrame({"series_id": [], "timestamp": pd.to_datetime([], utc=True), "value": []})
-    known = kept["scrapes"].fillna(0.0) >= COVERED * kept["scrapes"].max()
+    known = _covered(kept)
     value = kept["growth"].fillna(0.0).where(known)
     begun = (kept["growth"].fillna(0.0) > 0).groupby(kept["series_id"]).cummax().astype(bool)
     out = pd.DataFrame({"series_id": kept["series_id"], "timestamp": kept["timestamp"], "value": value})
     return out[begun].reset_index(drop=True)
+
+
+def _covered(kept: pd.DataFrame) -> pd.Series:
+    """Return which hours have the scrapes that are usual around them, or as many as the hours beside them."""
+    scrapes = kept["scrapes"].fillna(0.0)
+    by_series = scrapes.groupby(kept["series_id"], sort=False)
+    usual = by_series.transform(
+        lambda one: one.rolling(2 * USUAL_HOURS + 1, center=True, min_periods=1).max()
+    )
+    least, most = (
+        by_series.transform(lambda one, how=how: getattr(one.rolling(STEADY_HOURS), how)())
+        for how in ("min", "max")
+    )
+    # the last hour of a run of steady ones speaks for all of them
+    ends_run = ((least > 0) & (most - least <= STEADY * most)).groupby(kept["series_id"], sort=False)
+    steady = ends_run.transform(lambda one: one[::-1].rolling(STEADY_HOURS, min_periods=1).max()[::-1]) > 0
+    return (scrapes > 0) & ((scrapes >= COVERED * usual) | steady)
 
 
 def scraped_twice(server: Prometheus, now: pd.Timestamp) -> list[str]:
@@ -207,11 +256,12 @@ def scraped_twice(server: Prometheus, now: pd.Timestamp) -> list[str]:
     PrometheusError
         The server does not answer.
     """
-    out = []
+    out, deadline = [], time.monotonic() + server.timeout_s
     for name, one in sorted(server.apps.items()):
         matchers = ", ".join(part for part in (one.selector, 'pod!=""') if part)
         query = f"count(count by (namespace, pod, engine) ({one.metrics[0]}{{{matchers}}}) > 1)"
-        found = _ask(server, "query", {"query": query, "time": str(now.timestamp())}, [])
+        asked = {"query": query, "time": str(now.timestamp())}
+        found = _ask(server, "query", asked, deadline, [])
         if found and float(found[0]["value"][1]) > 0:
             count = int(float(found[0]["value"][1]))
             out.append(f"{name}: {count} pods are scraped by more than one job; their traffic counts twice")
@@ -219,7 +269,12 @@ def scraped_twice(server: Prometheus, now: pd.Timestamp) -> list[str]:
 
 
 def _range(
-    server: Prometheus, query: str, first: pd.Timestamp, last: pd.Timestamp, notes: list[str]
+    server: Prometheus,
+    query: str,
+    first: pd.Timestamp,
+    last: pd.Timestamp,
+    deadline: float,
+    notes: list[str],
 ) -> dict[int, float]:
     """Return a query's value at each whole hour from ``first`` to ``last``, by seconds since 1970."""
     out: dict[int, float] = {}
@@ -227,7 +282,7 @@ def _range(
     for start in range(begin, end + 1, CHUNK * 3600):
         stop = min(end, start + (CHUNK - 1) * 3600)
         asked = {"query": query, "start": str(start), "end": str(stop), "step": "3600"}
-        result = _ask(server, "query_range", asked, notes)
+        result = _ask(server, "query_range", asked, deadline, notes)
         if len(result) > 1:
             raise PrometheusError(f"{server.url}: {query} has {len(result)} answers where one sum is wanted")
         for one in result:
@@ -249,8 +304,64 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _ask(server: Prometheus, what: str, asked: Mapping[str, str], notes: list[str]) -> list[Any]:
+class _Cut:
+    """Ends connections at a deadline, whatever they are doing: a timeout of a socket bounds each read alone."""
+
+    def __init__(self, deadline: float) -> None:
+        self.done = False
+        self._left = max(0.0, deadline - time.monotonic())
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(self._left, self._end)
+        self._timer.daemon = True
+
+    @contextmanager
+    def running(self) -> Iterator[float]:
+        """Let time run; yields the seconds that are left."""
+        self._timer.start()
+        try:
+            yield self._left
+        finally:
+            self._timer.cancel()
+
+    def handlers(self) -> list[urllib.request.BaseHandler]:
+        """Return what opens connections that end with this."""
+        cut = self
+
+        class Plain(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                cut._sockets.append(self.sock)
+
+        class Secure(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                cut._sockets.append(self.sock)
+
+        class Http(urllib.request.HTTPHandler):
+            def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+                return self.do_open(Plain, req)
+
+        class Https(urllib.request.HTTPSHandler):
+            def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+                return self.do_open(Secure, req)
+
+        return [Http(), Https()]
+
+    def _end(self) -> None:
+        self.done = True
+        for one in self._sockets:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # it is closed already
+
+
+def _ask(
+    server: Prometheus, what: str, asked: Mapping[str, str], deadline: float, notes: list[str]
+) -> list[Any]:
     """Return the result of a query."""
+    late = PrometheusError(f"{server.url} does not answer within {server.timeout_s:g} s")
+    cut = _Cut(deadline)
     address = f"{server.url}/api/v1/{what}"
     request = urllib.request.Request(address, urllib.parse.urlencode(asked).encode())
     if server.token_env is not None:
@@ -259,14 +370,26 @@ def _ask(server: Prometheus, what: str, asked: Mapping[str, str], notes: list[st
             raise PrometheusError(f"{server.url}: the environment has no {server.token_env}")
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.build_opener(_Stay()).open(request, timeout=server.timeout_s) as answer:
-            text = answer.read(LARGEST + 1)
+        with cut.running() as left:
+            if left <= 0:
+                raise late
+            opener = urllib.request.build_opener(_Stay(), *cut.handlers())
+            with opener.open(request, timeout=left) as answer:
+                text = answer.read(LARGEST + 1)
     except urllib.error.HTTPError as error:
         with error:
             said = _said(error.read(100_000))
         raise PrometheusError(f"{server.url} refuses ({error.code}{f': {said}' if said else ''})") from None
-    except (OSError, HTTPException, ValueError) as error:
+    except (OSError, HTTPException, ValueError, AttributeError) as error:
+        if (
+            cut.done
+            or isinstance(error, TimeoutError)
+            or isinstance(getattr(error, "reason", None), TimeoutError)
+        ):
+            raise late from None
         raise PrometheusError(f"{server.url} does not answer ({_one_line(error)})") from None
+    if cut.done:
+        raise late
     if len(text) > LARGEST:
         raise PrometheusError(f"{server.url} answers with more than {LARGEST >> 20} MiB")
     try:

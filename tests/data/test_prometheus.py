@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +35,8 @@ class Server:
         self.asked: list[dict[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.raw: tuple[int, bytes] | None = None
+        self.refused: re.Pattern[str] | None = None
+        self.drip, self.drops = "", 0
         self.warnings: list[str] = []
         outer = self
 
@@ -44,12 +47,31 @@ class Server:
                 outer.asked.append(asked)
                 outer.headers.append(dict(self.headers))
                 code, text = outer.raw or (200, outer.answer(asked))
+                if outer.refused is not None and outer.refused.search(asked["query"]):
+                    code, text = 422, b'{"status": "error", "error": "no such thing"}'
+                if outer.drip:
+                    return self.drip()
                 self.send_response(code)
                 if code in (301, 302):
                     self.send_header("Location", "http://127.0.0.1:9/elsewhere")
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
+
+            def drip(self) -> None:
+                if outer.drip == "body":
+                    self.send_response(200)
+                    self.send_header("Content-Length", "6000")
+                    self.end_headers()
+                else:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+                try:
+                    while outer.drops < 600:
+                        outer.drops += 1
+                        self.wfile.write(b" ")
+                        time.sleep(0.1)
+                except OSError:
+                    self.close_connection = True
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -128,6 +150,85 @@ def test_an_hour_with_too_few_scrapes_is_unknown_and_one_without_a_counter_is_ze
     # before the first scrape, and before the first traffic, nothing is known
     assert known.index[0] == pd.Timestamp("2026-03-01T01:00Z")
     assert known.isna().sum() == 1
+
+
+def scrapes_of(counts: list[float], value: float = 7.0) -> pd.Series:
+    """The traffic of a series whose hours have so many scrapes each."""
+    hours = pd.date_range("2026-03-01", periods=len(counts), freq="h", tz="UTC")
+    kept = pd.DataFrame(
+        {"series_id": "chat", "timestamp": hours, "growth": value, "scrapes": counts, "source": "x"}
+    )
+    return traffic_of(kept)["value"]
+
+
+def test_a_longer_scrape_interval_loses_no_hour_but_the_one_that_it_is_set_in() -> None:
+    known = scrapes_of([240.0] * 72 + [170.0] + [120.0] * 72)
+    assert known.isna().tolist() == [k == 72 for k in range(145)]
+    # a shorter one neither: the hours before it have their own number
+    assert scrapes_of([120.0] * 40 + [240.0] * 40).notna().all()
+
+
+def test_outages_of_any_length_are_unknown_after_a_change_of_the_interval_too() -> None:
+    counts = [240.0] * 48 + [120.0] * 30
+    for hour, left in (
+        (10, 200.0),
+        (11, 90.0),
+        (12, float("nan")),
+        (13, float("nan")),
+        (14, 30.0),
+        (60, 80.0),
+    ):
+        counts[hour] = left
+    known = scrapes_of(counts)
+    assert np.flatnonzero(known.isna()).tolist() == [10, 11, 12, 13, 14, 60]
+    # the first hour of a server, begun in its middle
+    assert scrapes_of([100.0] + [240.0] * 5).isna().tolist() == [True] + [False] * 5
+
+
+def test_a_query_that_fails_keeps_the_other_series_and_is_told(server: Server) -> None:
+    apps = {name: {"metrics": (f"{name}_total",)} for name in ("chat", "code", "bad", "worse")}
+    kept, notes = fetched(settings(server, apps=apps), NOW, NONE)
+    assert len(kept) == 4 * 48 and notes == []
+    server.refused = re.compile("bad|worse")
+    server.told = lambda query, t: 240.0 if "up{" in query else 500.0
+    more, notes = fetched(settings(server, apps=apps), NOW + pd.Timedelta(hours=2), kept)
+    newest = more.groupby("series_id")["timestamp"].max()
+    assert newest["chat"] == newest["code"] == newest["bad"] + pd.Timedelta(hours=2) == newest.max()
+    (note,) = notes
+    assert "the traffic of bad, worse is not brought up to date" in note and "(422: no such thing)" in note
+    server.refused = None
+    again, notes = fetched(settings(server, apps=apps), NOW + pd.Timedelta(hours=2), more)
+    assert again.groupby("series_id").size().tolist() == [50] * 4 and notes == []
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_a_server_that_answers_drop_by_drop_is_left_at_the_deadline(server: Server, where: str) -> None:
+    server.drip = where
+    with pytest.raises(PrometheusError, match="does not answer within 0.3 s"):
+        fetched(settings(server, timeout_s=0.3), NOW, NONE)
+    # the whole answer would take a minute, of which no read waits long
+    assert server.drops < 300
+
+
+def test_all_queries_of_a_call_share_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each series takes 20 of the call's 50 seconds: two are fetched, and at the next call the others come first."""
+    passed = [0.0]
+    monkeypatch.setattr("tidegrid.data.prometheus.time.monotonic", lambda: passed[0])
+
+    def told(query: str, t: int) -> float:
+        if "up{" not in query and t == at("2026-03-02T11:00Z"):
+            passed[0] += 20.0
+        return 240.0
+
+    server.told = told
+    asks = settings(server, timeout_s=50.0, apps={name: {"metrics": (f"{name}_total",)} for name in "abcd"})
+    kept, notes = fetched(asks, NOW, NONE)
+    assert sorted(set(kept["series_id"])) == ["a", "b", "c"]
+    assert notes == [f"the traffic of d is not brought up to date: {server.url} does not answer within 50 s"]
+    server.asked.clear()
+    kept, notes = fetched(asks, NOW, kept)
+    assert [one["query"][13:20] for one in server.asked][1] == "d_total"
+    assert sorted(set(kept["series_id"])) == ["a", "b", "c", "d"]
 
 
 def test_only_new_hours_are_asked_for_and_changed_queries_ask_for_all(server: Server) -> None:
