@@ -68,7 +68,7 @@ class RealtimeEstimator(Estimator):
     prior_demand
         Units an hour expected of an app of which nothing is known and for which there is no pool.
     history_weeks
-        Weeks of history, counted from each series' end, that are used.
+        Weeks of history, counted from each series' end, that are used; updates let it grow by up to a day more.
     n_jobs
         Processes that learn series side by side, as in joblib.
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tidegrid.errors import InputError
 from tidegrid.estimators.base import named_columns, row_by_row
-from tidegrid.estimators.realtime.localtime import utc_hours
+from tidegrid.estimators.realtime.localtime import DAY, utc_hours
 
 MOST_DEMAND = 1e15
 """Units an hour beyond which a number is a mistake; sums of squares of them are still finite."""
@@ -47,7 +47,9 @@ class History:
         )
 
     def joined(self, more: "History", longest: int) -> "History":
-        """Return this history with later hours added, cut to the last ``longest`` hours.
+        """Return this history with later hours added, cut to the last ``longest`` hours once it is a day longer.
+
+        A series is learnt from the start where its first hour changes: cut a day at a time, that is once a day.
 
         Raises
         ------
@@ -60,7 +62,7 @@ class History:
             )
         gap = np.full(more.first - self.last - 1, np.nan)
         raw = np.concatenate([self.raw, gap, more.raw])
-        cut = max(0, len(raw) - longest)
+        cut = len(raw) - longest if len(raw) >= longest + DAY else 0
         return History(self.first + cut, raw[cut:])
 
     def on_wall_clock(self, local: np.ndarray) -> tuple[int, np.ndarray]:

@@ -113,6 +113,33 @@ def test_hours_taken_in_one_by_one_give_the_same_bits_whether_or_not_the_estimat
     assert a.to_numpy().tobytes() == b.to_numpy().tobytes()
 
 
+def test_a_series_as_long_as_the_history_kept_is_learnt_anew_once_a_day_and_no_oftener(monkeypatch):
+    from tidegrid.estimators.realtime import engine, estimator
+
+    known, more = 24 * 28, 60
+    values = weekly(known + more, seed=11)
+    X, y = frame(values)
+    one = RealtimeEstimator(history_weeks=4).fit(X[:known], y[:known])
+    whole, learnt = engine.learn, []
+    for module in (engine, estimator):
+        monkeypatch.setattr(module, "learn", lambda *a, **k: learnt.append(at) or whole(*a, **k))
+    for at in range(known, known + more):
+        one.update(X[at : at + 1], y[at : at + 1])
+        assert known <= len(one.series_["chat"].raw) < known + 24
+    assert learnt == [known + 23, known + 47]
+    # at that hour it is what a fit of the history kept gives
+    at = known + 47
+    fitted = RealtimeEstimator(history_weeks=4).fit(X[: at + 1], y[: at + 1])
+    again = RealtimeEstimator(history_weeks=4).fit(X[:known], y[:known])
+    for row in range(known, at + 1):
+        again.update(X[row : row + 1], y[row : row + 1])
+    assert again.series_["chat"].same_as(fitted.series_["chat"])
+    rows = ahead(48, at + 1)
+    a, b = again.predict_quantiles(rows, (0.5,)), fitted.predict_quantiles(rows, (0.5,))
+    # the pool stays that of the last fit
+    assert np.allclose(a.to_numpy(), b.to_numpy(), rtol=0.02)
+
+
 def test_an_unchanged_history_costs_no_refit(monkeypatch):
     from tidegrid.estimators.realtime import estimator as module
 
