@@ -60,14 +60,16 @@ def eta_table(
     -------
     DataFrame
         ``job``, ``pool``, ``first_gpu``, ``gpus``, ``gpu_ids`` (as text, such as ``0-3,6``), ``start`` and ``end``
-        (planned, UTC), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
+        (planned, UTC; each in its band: a plan holds GPUs for whole steps, a job may end sooner), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
     told = list(bands_of(problem, plan, hours, seed, widths=widths, arrivals=arrivals))
     if not told:
         return pd.DataFrame()
     placed = [p for p, _, _ in told]
-    steps = np.array([[p.start, *first, p.start + p.steps, *last] for p, first, last in told])
+    steps = np.array(
+        [[p.start, *first, min(max(p.start + p.steps, last[0]), last[2]), *last] for p, first, last in told]
+    )
     minutes = steps * problem.step_minutes
     instants = (start_of(problem) + pd.to_timedelta(minutes.ravel(), unit="min")).round("s")
     names = [f"{name}{level}" for name in ("start", "end") for level in ("", *(f"_q{q:g}" for q in BAND))]

@@ -133,7 +133,8 @@ def test_expected_times_are_ordered_and_planned_times_lie_inside_their_bands(
     runs = etas["job"].isin(sample.running["job_id"])
     began = sample.running.set_index("job_id")["start_time"]
     assert (etas[runs].set_index("job")["start_q0.9"] == began.loc[etas[runs]["job"]]).all()
-    assert ((etas["start_q0.1"] <= etas["start"]) & (etas["start"] <= etas["start_q0.9"])).all()
+    for which in ("start", "end"):
+        assert ((etas[f"{which}_q0.1"] <= etas[which]) & (etas[which] <= etas[f"{which}_q0.9"])).all()
 
 
 def test_a_band_does_not_move_because_another_job_came(sample: Site, fitted: dict[str, Estimator]) -> None:
