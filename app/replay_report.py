@@ -59,20 +59,40 @@ def write_replay_report(
     day
         The day, from 0, of which the grids show every GPU; the one in the middle where absent.
     """
+    parts = [f"<h1>{html.escape(title)}</h1>", *_sections(trace, results, notes, day)]
+    write_page(path, title, parts)
+
+
+def write_replays_report(
+    replays: Mapping[str, tuple[Trace, Sequence[Result]]],
+    path: str | Path,
+    *,
+    title: str,
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the reports of several replays as one HTML file, one after another under their names."""
+    parts = [f"<h1>{html.escape(title)}</h1>", *map(_note, notes)]
+    for k, (name, (trace, results)) in enumerate(replays.items()):
+        parts += [f"<h1>{html.escape(name)}</h1>", *_sections(trace, results, (), None, f"{k}-")]
+    write_page(path, title, parts)
+
+
+def _sections(
+    trace: Trace, results: Sequence[Result], notes: Sequence[str], day: int | None, page: str = ""
+) -> list[str]:
+    """Return the report of one replay; ``page`` sets its figures apart from those of others on the same page."""
     drawn = [r for name in GRIDS for r in results if r.policy == name]
     drawn = drawn or [*results[:1], *results[1:][-1:]]
-    parts = [f"<h1>{html.escape(title)}</h1>", *_head(trace, notes)]
-    parts += ["<h2>Policies</h2>", _policies(results), _value_and_wait(results)]
+    parts = [*_head(trace, notes), "<h2>Policies</h2>", _policies(results), _value_and_wait(results, page)]
     regrets = regret({r.policy: r.figures["value"] for r in results})
     if regrets:
-        parts += ["<h2>What forecasts are worth</h2>", _regrets(regrets)]
-    parts += ["<h2>Waits</h2>", _waits(trace, results), _sizes(trace, results), _users(trace, results)]
-    parts += ["<h2>Expected ends</h2>", _etas(trace, results)]
-    parts += ["<h2>Hour by hour</h2>", _timelines(trace, results)]
+        parts += ["<h2>What forecasts are worth</h2>", _regrets(regrets, page)]
+    waits = (_waits(trace, results, page), _sizes(trace, results, page), _users(trace, results, page))
+    parts += ["<h2>Waits</h2>", *waits, "<h2>Expected ends</h2>", _etas(trace, results, page)]
+    parts += ["<h2>Hour by hour</h2>", _timelines(trace, results, page)]
     if trace.apps:
         parts += ["<h2>Realtime</h2>", _apps(results)]
-    parts += ["<h2>Who had which GPU when</h2>", *_grids(trace, drawn, day)]
-    write_page(path, title, parts)
+    return [*parts, "<h2>Who had which GPU when</h2>", *_grids(trace, drawn, day, page)]
 
 
 def _days(trace: Trace) -> str:
@@ -122,7 +142,7 @@ def _policies(results: Sequence[Result]) -> str:
     return text + table_html(pd.DataFrame(values)) + _note(note) + table_html(pd.DataFrame(waits))
 
 
-def _value_and_wait(results: Sequence[Result]) -> str:
+def _value_and_wait(results: Sequence[Result], page: str) -> str:
     points = [
         {
             "type": "scatter", "mode": "markers", "x": [r.figures["wait_h"]["mean"]], "name": r.policy,
@@ -139,10 +159,10 @@ def _value_and_wait(results: Sequence[Result]) -> str:
         "xaxis": {"title": {"text": "mean wait, h"}, "rangemode": "tozero", "gridcolor": "#eee"},
         "yaxis": {"title": {"text": "value, % of the limit"}, "gridcolor": "#eee"},
     }  # fmt: skip
-    return figure_html(points, layout, "value-wait")
+    return figure_html(points, layout, f"{page}value-wait")
 
 
-def _regrets(regrets: Sequence[dict[str, Any]]) -> str:
+def _regrets(regrets: Sequence[dict[str, Any]], page: str) -> str:
     labels = {
         "both": "perfect knowledge of both",
         "durations": "perfect durations",
@@ -172,10 +192,10 @@ def _regrets(regrets: Sequence[dict[str, Any]]) -> str:
         "The same allocator on the same events, with one part of what it is told replaced. To the right: what the "
         "forecasts still lose. To the left: what they gain over doing without them. Parts need not add up."
     )
-    return _note(text) + figure_html(bars, layout, "regret") + table_html(frame)
+    return _note(text) + figure_html(bars, layout, f"{page}regret") + table_html(frame)
 
 
-def _waits(trace: Trace, results: Sequence[Result]) -> str:
+def _waits(trace: Trace, results: Sequence[Result], page: str) -> str:
     names = [r.policy for r in results][::-1]
     shares = []
     for r in reversed(results):
@@ -196,10 +216,10 @@ def _waits(trace: Trace, results: Sequence[Result]) -> str:
         "height": 140 + 30 * len(names), "legend": {"orientation": "h", "y": -0.15, "traceorder": "normal"},
         "margin": {"l": 170, "r": 16, "t": 34, "b": 36}, "xaxis": {"range": [0, 100]},
     }  # fmt: skip
-    return figure_html(bars, layout, "waits")
+    return figure_html(bars, layout, f"{page}waits")
 
 
-def _sizes(trace: Trace, results: Sequence[Result]) -> str:
+def _sizes(trace: Trace, results: Sequence[Result], page: str) -> str:
     rows, bars = [], []
     for i, r in enumerate(results):
         sizes = by_size(trace, r.outcome)
@@ -216,7 +236,7 @@ def _sizes(trace: Trace, results: Sequence[Result]) -> str:
         "legend": {"orientation": "h", "y": -0.25},
     }  # fmt: skip
     frame = pd.DataFrame([row for _, _, row in sorted(rows, key=lambda entry: entry[:2])])
-    return figure_html(bars, layout, "waits-by-size") + _note("By size.") + table_html(frame, left=2)
+    return figure_html(bars, layout, f"{page}waits-by-size") + _note("By size.") + table_html(frame, left=2)
 
 
 def _group(row: Mapping[str, Any]) -> dict[str, str]:
@@ -232,7 +252,7 @@ def _group(row: Mapping[str, Any]) -> dict[str, str]:
     return cells
 
 
-def _users(trace: Trace, results: Sequence[Result]) -> str:
+def _users(trace: Trace, results: Sequence[Result], page: str) -> str:
     tables = [by_user(trace, r.outcome) for r in results]
     boxes = [
         {"type": "box", "y": [round(row["wait_h"]["mean"], 3) for row in rows], "name": r.policy, "boxpoints": False,
@@ -259,10 +279,10 @@ def _users(trace: Trace, results: Sequence[Result]) -> str:
         frame.append(line)
     who = f"By user, the {MOST_USERS} with the most work" if len(tables[0]) > MOST_USERS else "By user"
     text = f"{who}: mean / 95th percentile of the wait in hours (mean slowdown)."
-    return figure_html(boxes, layout, "waits-by-user") + _note(text) + table_html(pd.DataFrame(frame))
+    return figure_html(boxes, layout, f"{page}waits-by-user") + _note(text) + table_html(pd.DataFrame(frame))
 
 
-def _etas(trace: Trace, results: Sequence[Result]) -> str:
+def _etas(trace: Trace, results: Sequence[Result], page: str) -> str:
     rows, lines = [], []
     at = np.concatenate([[0.0], np.geomspace(0.1, 60 * 24 * 10, 120)])
     for i, r in enumerate(results):
@@ -306,10 +326,12 @@ def _etas(trace: Trace, results: Sequence[Result]) -> str:
         "A band of 80 % should hold 80 % of the ends: far less promises too much, far more says nothing. An end told "
         "at submission carries the wait as well as the duration."
     )
-    return _note(text) + table_html(pd.DataFrame(rows), left=2) + figure_html(lines, layout, "eta-errors")
+    return (
+        _note(text) + table_html(pd.DataFrame(rows), left=2) + figure_html(lines, layout, f"{page}eta-errors")
+    )
 
 
-def _timelines(trace: Trace, results: Sequence[Result]) -> str:
+def _timelines(trace: Trace, results: Sequence[Result], page: str) -> str:
     tables = [timeline(trace, r.outcome) for r in results]
     out = [
         _note(
@@ -318,7 +340,7 @@ def _timelines(trace: Trace, results: Sequence[Result]) -> str:
         )
     ]
     for i, (r, table) in enumerate(zip(results, tables, strict=True)):
-        out.append(figure_html(*_timeline(trace, r.policy, table), f"timeline-{i}"))
+        out.append(figure_html(*_timeline(trace, r.policy, table), f"{page}timeline-{i}"))
     waiting = [
         {"type": "scatter", "mode": "lines", "x": _hours(table), "y": table["waiting"].round(1).tolist(),
          "name": r.policy, "line": {"color": _colour(i), "width": 1.4}}
@@ -329,7 +351,7 @@ def _timelines(trace: Trace, results: Sequence[Result]) -> str:
         "hovermode": "x unified", "legend": {"orientation": "h", "y": -0.2}, "xaxis": {"type": "date"},
         "yaxis": {"rangemode": "tozero", "gridcolor": "#eee"}, "margin": MARGIN,
     }  # fmt: skip
-    return "\n".join([*out, figure_html(waiting, layout, "waiting")])
+    return "\n".join([*out, figure_html(waiting, layout, f"{page}waiting")])
 
 
 def _timeline(trace: Trace, policy: str, table: pd.DataFrame) -> tuple[list[Any], dict[str, Any]]:
@@ -380,19 +402,19 @@ def _apps(results: Sequence[Result]) -> str:
     return _note(text) + table_html(pd.DataFrame(rows), left=2)
 
 
-def _grids(trace: Trace, drawn: Sequence[Result], day: int | None) -> list[str]:
+def _grids(trace: Trace, drawn: Sequence[Result], day: int | None, page: str) -> list[str]:
     days = max(1, int(np.ceil(trace.end_s / HOUR / 24 - 1e-9)))
     day = min(days - 1, days // 2 if day is None else max(0, day))
     first, last = day * 24 * HOUR, min(trace.end_s, (day + 1) * 24 * HOUR)
     out = [_note("All of the replay, a row a node, a column an hour: blue jobs, orange realtime, grey free.")]
     with_blocks = [r for r in drawn if r.outcome.ids]
     for i, r in enumerate(with_blocks):
-        out.append(replay_grid.overview(trace, r.outcome, r.policy, f"overview-{i}"))
+        out.append(replay_grid.overview(trace, r.outcome, r.policy, f"{page}overview-{i}"))
     minutes = (last - first) / replay_grid.WINDOW_COLUMNS / 60
     text = f"Day {day + 1}, a row a GPU, looked at every {minutes:.3g} minutes: shorter jobs may lie between two looks."
     out += [_note(text), replay_grid.key(trace)]
     for i, r in enumerate(with_blocks):
-        out.append(replay_grid.window(trace, r.outcome, first, last, r.policy, f"window-{i}"))
+        out.append(replay_grid.window(trace, r.outcome, first, last, r.policy, f"{page}window-{i}"))
     return out
 
 

@@ -60,7 +60,8 @@ def eta_table(
     -------
     DataFrame
         ``job``, ``pool``, ``first_gpu``, ``gpus``, ``gpu_ids`` (as text, such as ``0-3,6``), ``start`` and ``end``
-        (planned, UTC; each in its band: a plan holds GPUs for whole steps, a job may end sooner), and ``start_q0.1`` … ``end_q0.9`` (UTC), ordered by planned start.
+        (planned, UTC; each in its band: a plan holds GPUs for whole steps, a job may end sooner), and ``start_q0.1`` …
+        ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
     told = list(bands_of(problem, plan, hours, seed, widths=widths, arrivals=arrivals))

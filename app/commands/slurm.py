@@ -223,7 +223,7 @@ def trial(
         typer.Option("--from", help="Read sacct.txt, and nodes.txt if it is there, from this folder."),
     ] = None,
     gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", help="The GPU type to play; default: the one most used.")
+        str | None, typer.Option("--gpu-type", help="The GPU type to play; default: all that jobs ran on.")
     ] = None,
     gpus: Annotated[
         int | None,
@@ -238,7 +238,7 @@ def trial(
     """Play the last days from accounting alone: what the site ran beside what tidegrid would have run."""
     import pandas as pd
 
-    from tidegrid.app.replay_report import write_replay_report
+    from tidegrid.app.replay_report import write_replays_report
     from tidegrid.errors import InputError
     from tidegrid.files import check_outputs
     from tidegrid.pipeline.replay.recorded import recorded
@@ -261,49 +261,66 @@ def trial(
             nodes = [node for node in nodes_in(asked.read(*SEEN["nodes.txt"])) if node.gpus]
         except (SlurmError, InputError):
             nodes = []
-        used = (jobs["gpus"] * jobs["duration_s"].fillna(0)).groupby(jobs["gpu_type"]).sum()
-        kind = gpu_type if gpu_type is not None else str(used.idxmax())
-        if kind not in used.index:
-            known = ", ".join(map(str, used.index))
-            raise InputError(f"no job ran on {kind!r}", field="--gpu-type", fix=f"use one of {known}")
-        share = float(used[kind] / used.sum()) if used.sum() else 1.0
-        if share < 1:
-            notes.append(f"{kind or 'GPUs of no type'} alone: {100 * share:.0f} % of all GPU-hours")
-        sizes = [node.gpus[kind] for node in nodes if kind in node.gpus]
-        step(f"playing {days:g} days")
-        cut = recorded(
-            jobs[jobs["gpu_type"] == kind],
-            now,
-            days,
-            gpus=gpus or sum(sizes) or None,
-            node_size=max(sizes, default=8),
-            timezone=timezone,
-        )
-        if not (gpus or sizes):
-            notes.append(f"GPUs: {cut.trace.gpus}, the most that were in use at once; --gpus says otherwise")
-        results = play(cut)
+        since = now - pd.Timedelta(days=days)
+        recent = jobs[(jobs["known_at"] > since) | (jobs["status"] == "running")]
+        used = (recent["gpus"] * recent["duration_s"].fillna(0)).groupby(recent["gpu_type"]).sum()
+        kinds = [str(kind) for kind in used.sort_index().sort_values(ascending=False, kind="stable").index]
+        if gpu_type is not None and gpu_type not in kinds:
+            known = ", ".join(kinds)
+            raise InputError(f"no job ran on {gpu_type!r}", field="--gpu-type", fix=f"use one of {known}")
+        if gpus is not None and gpu_type is None and len(kinds) > 1:
+            raise InputError("there are several GPU types", field="--gpus", fix="add --gpu-type")
+        replays = {}
+        for kind in kinds if gpu_type is None else [gpu_type]:
+            name = kind or "GPUs of no type"
+            step(f"playing {days:g} days of {name}")
+            sizes = [node.gpus[kind] for node in nodes if kind in node.gpus]
+            cut = recorded(
+                jobs[jobs["gpu_type"] == kind],
+                now,
+                days,
+                gpus=gpus or sum(sizes) or None,
+                node_size=max(sizes, default=8),
+                placement="node",
+                timezone=timezone,
+            )
+            if not (gpus or sizes):
+                notes.append(
+                    f"{name}: {cut.trace.gpus} GPUs, the most that were in use at once; --gpus says otherwise"
+                )
+            elif len(set(sizes)) > 1:
+                notes.append(f"{name}: its nodes are unlike; played as nodes of {max(sizes)}")
+            replays[name] = (cut.trace, play(cut))
         notes.append("The site: when each job really started. All jobs have one priority.")
         notes.append("Every policy begins with what ran and waited at the site when the days began.")
-        notes.append(
-            "GPU counts are rounded up to powers of two. rolling is tidegrid, easy_limits a backfill queue."
-        )
+        notes.append("Each GPU type is played by itself: a job keeps to the type that it ran on.")
+        notes.append("rolling is tidegrid, easy_limits a backfill queue.")
         step(f"drawing {out}")
-        title = f"Trial: the last {days:g} days" + (f" of {kind}" if kind else "")
-        write_replay_report(cut.trace, results, out, title=title, notes=notes)
+        title = f"Trial: the last {days:g} days of {', '.join(replays)}"
+        write_replays_report(replays, out, title=title, notes=notes)
     if json_:
-        told = {r.policy: dict(r.figures) for r in results}
-        print_json({"report": str(out), "policies": told, "notes": notes} | set_aside_json(aside))
+        told = [
+            {
+                "gpu_type": name,
+                "gpus": trace.gpus,
+                "policies": {r.policy: dict(r.figures) for r in results},
+            }
+            for name, (trace, results) in replays.items()
+        ]
+        print_json({"report": str(out), "gpu_types": told, "notes": notes} | set_aside_json(aside))
     else:
         rows = [
             [
-                r.policy, f"{r.figures['completed']:,} of {r.figures['jobs']:,}",
+                name, r.policy, f"{r.figures['completed']:,} of {r.figures['jobs']:,}",
                 f"{100 * r.figures['utilization']:.1f} %", f"{r.figures['value']:,.0f}",
                 f"{r.figures['wait_h']['mean']:.2f}", f"{r.figures['wait_h']['p95']:.2f}",
                 _share(r.figures["eta_submit"]["coverage_80"]), _share(r.figures["eta_submit"]["within_30_min"]),
             ]
+            for name, (_, results) in replays.items()
             for r in results
         ]  # fmt: skip
         columns = [
+            "GPUs",
             "",
             "ended",
             "utilization",

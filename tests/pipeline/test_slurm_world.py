@@ -1,6 +1,7 @@
 """A Slurm as a world: what a snapshot says in a site's words, turns of the loop on it, and what a user is told."""
 
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -363,14 +364,35 @@ def test_a_trial_sets_what_the_site_ran_beside_what_would_have_been(
     assert (
         call("slurm", "trial", "--days", "0.5", "--from", folder, "--out", tmp_path / "t.html", "--json") == 0
     )
-    told = json.loads(capsys.readouterr().out)["policies"]
+    found = json.loads(capsys.readouterr().out)["gpu_types"]
+    told = next(one["policies"] for one in found if one["gpu_type"] == "a100")
     assert set(told) == {"the site", "easy_limits", "rolling"}
     assert told["the site"]["jobs"] == told["rolling"]["jobs"] == told["rolling"]["completed"]
     # on a cluster that is nearly empty nothing waits, but at the site each job waited 200 s
     assert told["the site"]["wait_h"]["median"] == pytest.approx(200 / 3600, abs=0.01)
     assert told["rolling"]["wait_h"]["median"] < 0.02
     page = (tmp_path / "t.html").read_text()
+    figures = re.findall(r'<div id="([^"]+)" class="plotly', page)
+    assert len(figures) == len(set(figures)) >= 6 * len(found)
     assert "<script>alert(1)" not in page and "Trial: the last 0.5 days of a100" in page
+
+
+def test_a_trial_plays_each_gpu_type_by_node_and_with_the_gpus_that_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "saved")
+    head, *rows = (folder / "sacct.txt").read_text().splitlines()
+    more = ["9" + row.replace("gpu:a100", "gpu:h100") for row in rows if "gpu:a100" in row]
+    (folder / "sacct.txt").write_text("\n".join([head, *rows, *more, ""]))
+    call("slurm", "trial", "--days", "0.5", "--from", folder, "--out", tmp_path / "t.html", "--json")
+    found = {one["gpu_type"]: one["policies"] for one in json.loads(capsys.readouterr().out)["gpu_types"]}
+    assert set(found) == {"a100", "h100"}
+    assert found["a100"]["the site"]["jobs"] == found["h100"]["the site"]["jobs"] > 0
+    figures = re.findall(r'<div id="([^"]+)" class="plotly', (tmp_path / "t.html").read_text())
+    assert len(figures) == len(set(figures)) >= 12
+    assert call("slurm", "trial", "--from", folder, "--gpus", "8", "--out", tmp_path / "u.html") == 2
+    assert "add --gpu-type" in capsys.readouterr().err
+    assert not (tmp_path / "u.html").exists()
 
 
 def test_only_output_that_is_saved_is_answered(tmp_path: Path) -> None:
