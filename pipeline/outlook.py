@@ -4,6 +4,7 @@ A user waits for the answer, so this reads what it needs and imports little: a f
 """
 
 import json
+import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,10 +35,20 @@ MOST_SOONER = 5
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run: what is asked for, and when it would start, behind all that is planned already."""
+    """A way to run: what is asked for, and when it would start, behind all that is planned already.
+
+    Attributes
+    ----------
+    pool, gpus, nodes, hours
+        Where, on how many GPUs of how many nodes, and for how long.
+    """
 
     what: str
     start: datetime
+    pool: str = ""
+    gpus: int = 0
+    nodes: int = 0
+    hours: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -278,7 +289,7 @@ class Outlook:
         own = None if spot is None else int(spot["start"])
         if own == 0:
             return ()
-        return self._sooner(shape["gpus"], shape.get("nodes"), hours, pools, own, without=job)
+        return self._sooner(shape["gpus"], shape.get("nodes"), hours, pools, own, job=stated)
 
     def _sooner(
         self,
@@ -287,9 +298,12 @@ class Outlook:
         hours: float,
         pools: Sequence[Mapping[str, Any]],
         own: int | None,
-        without: str | None = None,
+        job: Mapping[str, Any] | None = None,
     ) -> tuple[Way, ...]:
-        """Return ways that start before step ``own``: fewer GPUs, a shorter time limit, another pool."""
+        """Return ways that start before step ``own``: fewer GPUs, a shorter time limit, another pool.
+
+        Each is legal beside all that is planned: GPUs that are free, and the limits that the ``job`` counts in.
+        """
         tried: list[tuple[str, Iterable[Mapping[str, Any]], int, int | None, float]] = []
         for part in (2, 4, 8):
             if gpus % part == 0:
@@ -303,13 +317,15 @@ class Outlook:
         for pool in self.problem.get("pools", ()):
             if pool["id"] not in given:
                 tried.append((f"GPUs of {pool['id']}", [pool], gpus, nodes, hours))
-        found: list[tuple[int, str]] = []
+        found: list[tuple[int, Way]] = []
         for what, where, count_, wide, long in tried:
-            steps = [self._first(pool, count_, wide, long, without) for pool in where]
-            known = [at for at in steps if at is not None]
-            if known and (own is None or min(known) < own):
-                found.append((min(known), what))
-        return tuple(Way(what, self._instant(at)) for at, what in sorted(found)[:MOST_SOONER])
+            steps = [(self._first(pool, count_, wide, long, job), pool) for pool in where]
+            at, pool = min(steps, key=lambda one: math.inf if one[0] is None else one[0])
+            if at is not None and (own is None or at < own):
+                nodes_ = wide or self._fewest(pool, count_)
+                found.append((at, Way(what, self._instant(at), str(pool["id"]), count_, nodes_, long)))
+        found.sort(key=lambda one: (one[0], one[1].what))
+        return tuple(way for _, way in found[:MOST_SOONER])
 
     # the plan's free GPUs ------------------------------------------------------------------------
 
@@ -349,25 +365,59 @@ class Outlook:
         gpus: int,
         nodes: int | None,
         hours: float,
-        without: str | None = None,
+        job: Mapping[str, Any] | None = None,
     ) -> int | None:
         """Return the first step from which so many GPUs are free for so long; None for none inside the horizon."""
         size = int(pool.get("node_size") or pool["gpus"])
-        wide = nodes or -(-gpus // size)
+        wide = nodes or self._fewest(pool, gpus)
         each = -(-gpus // wide)
         if each > size or gpus > int(pool["gpus"]):
             return None
-        busy = self._busy(pool, without)
+        busy = self._busy(pool, None if job is None else job["id"])
+        full = self._full(pool, gpus, job)
         steps = busy.shape[1]
         taken = np.concatenate([np.zeros((len(busy), 1), np.int64), np.cumsum(busy, axis=1)], axis=1)
         long = max(1, int(np.ceil(hours / self._step_h - 1e-9)))
         for at in range(steps):
             free = taken[:, min(steps, at + long)] == taken[:, at]
+            if full[at : at + long].any():
+                continue
+            if pool.get("placement") != "node":
+                if _has_block(free, gpus, size):
+                    return at
+                continue
             whole = len(free) // size * size
             on_node = free[:whole].reshape(-1, size).sum(axis=1)
             if (on_node >= each).sum() >= wide:
                 return at
         return None
+
+    def _fewest(self, pool: Mapping[str, Any], gpus: int) -> int:
+        return -(-gpus // int(pool.get("node_size") or pool["gpus"]))
+
+    def _full(self, pool: Mapping[str, Any], gpus: int, job: Mapping[str, Any] | None) -> np.ndarray:
+        """Return the steps in which a limit that a job counts in has no room for it. Shape (steps,), bool."""
+        out = np.zeros(int(self.problem["steps"]), dtype=bool)
+        if job is None:
+            return out
+        of = {one["id"]: one for one in self.problem["jobs"]}
+        for key, owner in (("tenant", job.get("tenant")), ("group", job.get("group"))):
+            rule = next((one for one in self.problem.get(f"{key}s", ()) if one["id"] == owner), None)
+            if rule is None:
+                continue
+            most = rule["most"] if key == "group" else rule["limit"]
+            here = isinstance(most, Mapping)
+            if here and pool["id"] not in most:
+                continue
+            used = np.zeros(len(out), np.int64)
+            for p in self.plan.get("placements", ()):
+                counts = p["job"] != job["id"] and of[p["job"]].get(key) == owner
+                if counts and (not here or p["pool"] == pool["id"]):
+                    used[int(p["start"]) : int(p["start"]) + int(p["steps"])] += (
+                        1 if key == "group" else len(_ids(p))
+                    )
+            out |= used + (1 if key == "group" else gpus) > (most[pool["id"]] if here else most)
+        return out
 
     def _band(self, step: int) -> Band:
         """Return a band around a step, as wide as those of the waiting jobs that are expected near it."""
@@ -396,6 +446,18 @@ def _ids(placement: Mapping[str, Any]) -> list[int]:
         return list(placement["gpu_ids"])
     first = int(placement["first_gpu"])
     return list(range(first, first + int(placement["gpus"])))
+
+
+def _has_block(free: np.ndarray, gpus: int, size: int) -> bool:
+    """Whether a pool in a line has a free block for so many GPUs: a power of two, in a node or from one's start."""
+    block = 1 << max(0, gpus - 1).bit_length()
+    if block > len(free):
+        return False
+    first = np.arange(len(free) - block + 1)
+    before = np.concatenate([[0], np.cumsum(free)])
+    whole = before[first + block] - before[first] == block
+    legal = first // size == (first + block - 1) // size if block <= size else first % size == 0
+    return bool((whole & legal).any())
 
 
 def _array(name: str) -> str:
