@@ -1,6 +1,6 @@
 """What may still arrive, and how long a waiting job is held up by it: jobs that come later may go first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,9 @@ SETTLED = 2
 
 LATEST_H = 14 * 24.0
 """Hours from now at which an expected start ends: a job that is always overtaken has no better time."""
+
+SHARES = 64
+"""Steps between none and all of the newcomers in which the share that goes before a job is told: each costs a pass."""
 
 LEAST_RATE = 0.02
 """The least share of a pool that is left for what waits, however much arrives."""
@@ -102,45 +105,52 @@ class Arrivals:
     """
 
     work: Mapping[str, np.ndarray] = field(default_factory=dict)
-    priorities: Sequence[float] = ()
+    priorities: np.ndarray = field(default_factory=lambda: np.empty(0))
+    _done: dict[tuple[str, float, float], np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     def ahead(self, priority: float) -> float:
-        """Return the share of newcomers that go before a job: those of a higher priority, and half of its equals."""
+        """Return the share of newcomers that go before a job: those of a higher priority, and half of its equals.
+
+        Rounded to one of ``SHARES``.
+        """
         if not len(self.priorities):
             return 0.0
         below, upto = (np.searchsorted(self.priorities, priority, side) for side in ("left", "right"))
-        return float(1.0 - (below + upto) / 2 / len(self.priorities))
+        return round(SHARES * (1.0 - float(below + upto) / 2 / len(self.priorities))) / SHARES
 
-    def held_up(self, starts_h: np.ndarray, pool: str, gpus: float, priority: float) -> np.ndarray:
-        """Return when a job starts that would start at ``starts_h`` if nothing arrived.
+    def held_up(self, starts_h: np.ndarray, pool: str, gpus: float, share: float) -> np.ndarray:
+        """Return when jobs start that would start at ``starts_h`` if nothing arrived.
 
         What goes before it takes the pool's GPUs first: the job starts once they have had the time for both (the busy
         period of a queue with priorities, Cobham 1954, Operations Research 2, 70-76, as a flow of work).
 
         Parameters
         ----------
-        starts_h : ndarray of shape (FUTURES,)
+        starts_h : ndarray of shape (FUTURES,) or (jobs, FUTURES)
             Hours from now.
         gpus
             GPUs of the pool that serve jobs, on average.
+        share
+            The share of newcomers that goes before them.
 
         Returns
         -------
-        ndarray of shape (FUTURES,)
+        ndarray of the shape of ``starts_h``
             At most ``LATEST_H``, and never before ``starts_h``.
         """
-        share = self.ahead(priority)
         if pool not in self.work or not share or gpus <= 0:
             return starts_h
-        work = self.work[pool] * (share / gpus)
-        last = work.shape[1]
-        # how much of the work that is there already is done after so many hours
-        left = np.pad(np.arange(1.0, last + 1) - work, ((0, 0), (1, 0)))
-        done = np.maximum.accumulate(np.maximum(left, 0.0), axis=1)
-        after = (done < starts_h[:, None]).sum(axis=1)
-        rows, k = np.arange(len(starts_h)), np.clip(after, 1, last)
+        last = self.work[pool].shape[1]
+        key = (pool, share, gpus)
+        if key not in self._done:
+            # how much of the work that is there already is done after so many hours
+            left = np.pad(np.arange(1.0, last + 1) - self.work[pool] * (share / gpus), ((0, 0), (1, 0)))
+            self._done[key] = np.maximum.accumulate(np.maximum(left, 0.0), axis=1)
+        done = self._done[key]
+        after = (done < starts_h[..., None]).sum(axis=-1)
+        rows, k = np.arange(starts_h.shape[-1]), np.clip(after, 1, last)
         low, high = done[rows, k - 1], done[rows, k]
         inside = k - 1 + (starts_h - low) / np.maximum(high - low, 1e-9)
-        rate = max(1.0 - float(work[:, -1].mean()) / last, LEAST_RATE)
+        rate = max(1.0 - float(self.work[pool][:, -1].mean()) * (share / gpus) / last, LEAST_RATE)
         at = np.where(after > last, last + (starts_h - done[:, -1]) / rate, inside)
         return np.maximum(starts_h, np.minimum(np.where(after == 0, 0.0, at), LATEST_H))

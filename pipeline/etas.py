@@ -18,6 +18,9 @@ from tidegrid.scheduler.problem import flat
 DRAWS = FUTURES
 """Futures that are looked at; a job's own durations are an even grid of 200 levels in them, not a draw."""
 
+AT_ONCE = 500
+"""Jobs whose futures are looked at in one pass: it holds some tens of kB for each."""
+
 BAND = (0.1, 0.5, 0.9)
 """The levels of expected times: an 80 % band and its middle."""
 
@@ -111,25 +114,37 @@ def bands_of(
         # nothing that is placed later bears on those that are asked about
         last_asked = max((k for k, p in enumerate(order) if p.job in only), default=-1)
         order = order[: last_asked + 1]
-    told, serving = [], _serving(problem, plan)
-    for p, starts, ends in follow(problem, plan, _drawn(order, hours, seed, problem.step_minutes), order):
-        if only is not None and p.job not in only:
-            continue
-        if p.start > 0 and arrivals is not None:
-            priority, step_h = problem.job_by_id[p.job].priority, problem.step_minutes / 60
-            later = arrivals.held_up(starts * step_h, p.pool, serving[p.pool], priority) / step_h - starts
-            starts, ends = starts + later, ends + later
-        told.append((p, starts, ends))
+    drawn = _drawn(order, hours, seed, problem.step_minutes)
+    told = [one for one in follow(problem, plan, drawn, order) if only is None or one[0].job in only]
     if not told:
         return
-    firsts, lasts = np.quantile([[one[1] for one in told], [one[2] for one in told]], BAND, axis=2).transpose(
-        1, 2, 0
-    )
-    for (p, _, _), first, last in zip(told, firsts, lasts, strict=True):
+    placed = [one[0] for one in told]
+    times = np.array([[one[1] for one in told], [one[2] for one in told]])
+    if arrivals is not None:
+        times += _later(problem, plan, placed, times[0], arrivals)
+    firsts, lasts = np.quantile(times, BAND, axis=2).transpose(1, 2, 0)
+    for p, first, last in zip(placed, firsts, lasts, strict=True):
         if p.start > 0:
             first = widened(first, stretch.start, p.start)
             last = widened(last, stretch.end, p.start + p.steps)
         yield p, first, last
+
+
+def _later(
+    problem: Problem, plan: Plan, placed: Sequence[Placement], starts: np.ndarray, arrivals: Arrivals
+) -> np.ndarray:
+    """Return how many steps later jobs that wait start for what may arrive; shape (jobs, DRAWS)."""
+    out, step_h, serving = np.zeros_like(starts), problem.step_minutes / 60, _serving(problem, plan)
+    # jobs that the same share of newcomers goes before are held up alike, and looked at in one pass
+    alike: dict[tuple[str, float], list[int]] = {}
+    for k, p in enumerate(placed):
+        if p.start > 0:
+            alike.setdefault((p.pool, arrivals.ahead(problem.job_by_id[p.job].priority)), []).append(k)
+    for (pool, share), every in alike.items():
+        for rows in (every[k : k + AT_ONCE] for k in range(0, len(every), AT_ONCE)):
+            later = arrivals.held_up(starts[rows] * step_h, pool, serving[pool], share)
+            out[rows] = later / step_h - starts[rows]
+    return out
 
 
 def _drawn(

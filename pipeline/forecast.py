@@ -201,7 +201,7 @@ class Estimating:
         if told.arriving is None:
             told.arriving = self._arrived.again(state.now, state.cluster)
         known = [frame["priority"].to_numpy(dtype=float) for frame in (state.requests, state.running)]
-        arrivals = Arrivals(told.arriving, sorted(np.concatenate(known).tolist()))
+        arrivals = Arrivals(told.arriving, np.sort(np.concatenate(known)))
         return Forecast(told.estimates.of(waiting), left, demand, tuple(events), arrivals)
 
     def _ask(self, state: State, told: _Told, scaling: float | None) -> None:

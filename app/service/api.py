@@ -20,6 +20,9 @@ from tidegrid.pipeline.whatif import Question
 MOST_QUESTIONS = 16
 """What-ifs that may wait for their answers at once."""
 
+MOST_KEPT = 300
+"""Answers of one commit that are kept at most; then they are made again."""
+
 MOST_COMMITS = 200
 """Commits that are listed at most."""
 
@@ -73,21 +76,31 @@ def as_json(value: Any) -> Response:
     return Response(text.encode("utf-8", "backslashreplace"), media_type="application/json")
 
 
-class Answers:
-    """Answers of the view, each made once a commit."""
+class Kept:
+    """What was made of the view, each once a commit."""
 
     def __init__(self) -> None:
         self._of: View | None = None
-        self._made: dict[Any, Response] = {}
+        self._made: dict[Any, Any] = {}
+
+    def find(self, view: View, key: Any) -> Any:
+        """Return what is kept under a key; None where nothing is."""
+        if view is not self._of or len(self._made) > MOST_KEPT:
+            self._of, self._made = view, {}
+        return self._made.get(key)
+
+    def keep(self, view: View, key: Any, value: Any) -> None:
+        """Keep what was made, if the view is still the same."""
+        if view is self._of:
+            self._made[key] = value
 
     def get(self, view: View, key: Any, make: Callable[[View], Any]) -> Response:
-        """Return the answer under a key, made where it is not there yet."""
-        if view is not self._of:
-            self._of, self._made = view, {}
-        if key not in self._made:
-            self._made[key] = as_json(make(view))
-        kept = self._made[key]
-        return Response(kept.body, media_type="application/json")
+        """Return the answer under a key in JSON, made where it is not there yet."""
+        body = self.find(view, key)
+        if body is None:
+            body = as_json(make(view)).body
+            self.keep(view, key, body)
+        return Response(body, media_type="application/json")
 
 
 def matching(view: View, query: str, state: str) -> list[dict[str, Any]]:
@@ -107,7 +120,7 @@ def matching(view: View, query: str, state: str) -> list[dict[str, Any]]:
 def router(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/api/v1")
-    answers, questions = Answers(), Rates(service.options.question_rate)
+    answers, questions = Kept(), Rates(service.options.question_rate)
 
     def stamped(view: View, more: dict[str, Any]) -> dict[str, Any]:
         return {"tick": view.tick, "now": view.now, **more}
@@ -182,8 +195,15 @@ def router(service: Service) -> APIRouter:
     @api.get("/commits", **told("commits", documents.Commits))
     async def commits(caller: Read, limit: Annotated[int, Query(ge=1, le=MOST_COMMITS)] = 24) -> Response:
         """The latest commits, the newest first."""
+        view, key = service.view, ("commits", limit)
+        if view is not None and answers.find(view, key) is not None:
+            return Response(answers.find(view, key), media_type="application/json")
         rows = await asyncio.to_thread(service.store.commits, limit)
-        return as_json({"commits": [short(one.document) for one in reversed(rows)]})
+        told = as_json({"commits": [short(one.document) for one in reversed(rows)]})
+        if view is not None and rows and rows[-1].tick == view.tick:
+            answers.find(view, key)
+            answers.keep(view, key, told.body)
+        return told
 
     @api.get("/commits/latest", **told("commits", None, "read", 404))
     async def latest(caller: Read) -> dict[str, Any]:

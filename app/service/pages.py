@@ -3,7 +3,9 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from html import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -39,6 +41,9 @@ VIEWS = (
     ("/savings", "Savings"),
 )
 
+ASKS = ("/what-if",)
+"""Views that are made at each call: they answer what is asked."""
+
 MOST_ROWS = 200
 """Jobs of a page of the list."""
 
@@ -64,6 +69,11 @@ def _local(text: str | None, zone: str) -> str:
         return f"{datetime.fromisoformat(found[0]).astimezone(zone_of(zone)):%a %d %b %H:%M}"
 
     return _INSTANT.sub(shown, text)
+
+
+def _doing(text: str) -> bytes:
+    """Return what the service does as the page shows it; nothing for nothing."""
+    return f" {escape(printable(text))} …".encode("utf-8", "backslashreplace") if text else b""
 
 
 def _until(text: str, since: str, zone: str) -> str:
@@ -110,12 +120,13 @@ def router(service: Service) -> APIRouter:
     """Return the routes of the page."""
     page = APIRouter()
     templates, questions = environment(), Rates(service.options.question_rate)
+    kept, doing = api.Kept(), token_hex(16)
 
     def render(name: str, here: str, status: int = 200, **values: Any) -> HTMLResponse:
         view = service.view
+        values.setdefault("instance", service.state())
         text = templates.get_template(name).render(
             here=here,
-            instance=service.state(),
             protected=service.options.protected,
             site=service.options.site.resolve().name,
             view=view,
@@ -138,10 +149,21 @@ def router(service: Service) -> APIRouter:
             if entered(request) is None:
                 wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(f"/login?{urlencode({'next': wanted})}", 303)
-            if service.view is None:
+            view = service.view
+            if view is None:
                 return render("starting.html", here, 503)
+            instance = service.state()
+            # what the service does at the moment stands for itself; the rest of a page changes with the view alone
+            key = (request.url.path, request.url.query, instance["leading"], instance["problem"])
+            body = None if here in ASKS else kept.find(view, key)
             try:
-                return render(name, here, **await make(request, service.view))
+                if body is None:
+                    page_ = render(
+                        name, here, instance=instance | {"doing": doing}, **await make(request, view)
+                    )
+                    body = bytes(page_.body)
+                    kept.keep(view, key, body)
+                return HTMLResponse(body.replace(f" {doing} …".encode(), _doing(instance["doing"])))
             except RefusedError as error:
                 return render("refused.html", here, error.status, text=str(error))
 

@@ -17,19 +17,23 @@ CLUSTER = Cluster.from_dict(
 def steady(gpu_hours: float) -> Arrivals:
     """So many GPU-hours arrive each hour, at priorities 1 to 4 alike."""
     hours = np.arange(1, 24 * DAYS + 1.0)
-    return Arrivals({"p": np.tile(gpu_hours * hours, (FUTURES, 1))}, (1.0, 2.0, 3.0, 4.0))
+    return Arrivals({"p": np.tile(gpu_hours * hours, (FUTURES, 1))}, np.array([1.0, 2.0, 3.0, 4.0]))
 
 
 def test_a_job_waits_as_a_queue_with_priorities_makes_it_wait() -> None:
     """With 4 GPU-hours an hour on 8 GPUs, a share s of them ahead stretches a wait by 1 / (1 - s / 2)."""
     waits = np.full(FUTURES, 6.0)
     for priority, share in ((5.0, 0.0), (4.0, 0.125), (2.0, 0.625), (0.5, 1.0)):
-        found = steady(4.0).held_up(waits, "p", 8.0, priority)
+        found = steady(4.0).held_up(waits, "p", 8.0, steady(4.0).ahead(priority))
         assert np.allclose(found, 6.0 / (1 - share / 2))
-    assert (steady(4.0).held_up(waits, "q", 8.0, 0.5) == waits).all()
-    assert (Arrivals().held_up(waits, "p", 8.0, 0.5) == waits).all()
+    assert (steady(4.0).held_up(waits, "q", 8.0, 1.0) == waits).all()
+    assert Arrivals().ahead(0.5) == 0.0
+    assert (Arrivals().held_up(waits, "p", 8.0, 1.0) == waits).all()
     # more arrives than the pool can do: it never comes to the last
-    assert (steady(9.0).held_up(waits, "p", 8.0, 0.5) == LATEST_H).all()
+    assert (steady(9.0).held_up(waits, "p", 8.0, 1.0) == LATEST_H).all()
+    # many at once are held up as each alone
+    many = np.stack([waits, waits * 2])
+    assert (steady(4.0).held_up(many, "p", 8.0, 0.5)[1] == steady(4.0).held_up(many[1], "p", 8.0, 0.5)).all()
 
 
 @given(st.floats(0, 12), st.lists(st.floats(0, 200), min_size=FUTURES, max_size=FUTURES), st.floats(0, 5))
@@ -37,9 +41,9 @@ def test_nobody_starts_earlier_for_those_who_come_and_a_higher_priority_is_held_
     rate: float, starts: list[float], priority: float
 ) -> None:
     arrivals, plain = steady(rate), np.array(starts)
-    found = arrivals.held_up(plain, "p", 8.0, priority)
+    found = arrivals.held_up(plain, "p", 8.0, arrivals.ahead(priority))
     assert np.isfinite(found).all() and (found >= plain).all()
-    assert (arrivals.held_up(plain, "p", 8.0, priority + 1) <= found + 1e-9).all()
+    assert (arrivals.held_up(plain, "p", 8.0, arrivals.ahead(priority + 1)) <= found + 1e-9).all()
 
 
 def test_each_future_is_made_of_past_days_at_the_same_time_of_day() -> None:
