@@ -26,6 +26,9 @@ LATEST_H = 14 * 24.0
 SHARES = 64
 """Steps between none and all of the newcomers in which the share that goes before a job is told: each costs a pass."""
 
+PAST = 1e6
+"""Hours that lie past all that are looked at."""
+
 LEAST_RATE = 0.02
 """The least share of a pool that is left for what waits, however much arrives."""
 
@@ -147,8 +150,11 @@ class Arrivals:
             left = np.pad(np.arange(1.0, last + 1) - self.work[pool] * (share / gpus), ((0, 0), (1, 0)))
             self._done[key] = np.maximum.accumulate(np.maximum(left, 0.0), axis=1)
         done = self._done[key]
-        after = (done < starts_h[..., None]).sum(axis=-1)
-        rows, k = np.arange(starts_h.shape[-1]), np.clip(after, 1, last)
+        # each future's hours lie past all of those of the futures before it, so that one search finds all
+        rows = np.arange(starts_h.shape[-1])
+        apart, at_most = rows * PAST, np.minimum(starts_h, PAST / 2)
+        after = np.searchsorted((done + apart[:, None]).ravel(), at_most + apart) - rows * (last + 1)
+        k = np.clip(after, 1, last)
         low, high = done[rows, k - 1], done[rows, k]
         inside = k - 1 + (starts_h - low) / np.maximum(high - low, 1e-9)
         rate = max(1.0 - float(self.work[pool][:, -1].mean()) * (share / gpus) / last, LEAST_RATE)

@@ -358,12 +358,18 @@ class _Times:
         stamps = [pd.DatetimeIndex(table[n]).as_unit("s").asi8 for n in _BANDS] if len(table) else []
         self.seconds = np.array(stamps, dtype=np.int64).T.reshape(-1, len(_BANDS))
 
+    @cached_property
+    def texts(self) -> list[list[str]]:
+        """The times as text."""
+        found = np.datetime_as_string(self.seconds.astype("datetime64[s]"), unit="s")
+        return np.char.add(found, "+00:00").tolist() if len(found) else []
+
     def told(self, job: str) -> dict[str, Any] | None:
         """Return a job's times as JSON values; None where it has no place."""
         row = self.row.get(job)
         if row is None:
             return None
-        instants = [iso(pd.Timestamp(at, unit="s", tz="UTC")) for at in self.seconds[row].tolist()]
+        instants = self.texts[row]
         bands = [dict(zip(_LEVELS, part, strict=True)) for part in (instants[:3], instants[3:])]
         return {"pool": self.pool[row], "gpus": int(self.gpus[row]), "start": bands[0], "end": bands[1]}
 
