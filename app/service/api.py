@@ -182,6 +182,14 @@ def router(service: Service) -> APIRouter:
             service.shown(), "savings", lambda view: stamped(view, {**view.savings, "figures": view.figures})
         )
 
+    @api.get("/shadow", **told("state", documents.Shadow, "read", 404))
+    async def shadow(caller: Read) -> Response:
+        """In shadow mode: what happened on each day, beside what the decisions that nobody followed would have done."""
+        view = service.shown()
+        if view.shadow is None:
+            raise RefusedError(404, "commits are handed over here: only serve --shadow compares")
+        return answers.get(view, "shadow", lambda view: stamped(view, {"days": view.shadow}))
+
     @api.get("/models", **told("models", documents.Models))
     async def models(caller: Read) -> Response:
         """Which model answers: champion, challenger, earlier champions."""

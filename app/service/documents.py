@@ -59,6 +59,29 @@ class Instance(_Document):
     now: str | None
 
 
+class Day(_Document):
+    """A day in shadow mode: what the site did, and what the decisions that nobody followed would have done."""
+
+    day: str
+    started: int
+    wait_h: float | None
+    sooner: int
+    sooner_h: float | None
+    idle_gpu_hours: float
+    held_gpu_hours: float
+    planned_gpu_hours: float
+    short_gpu_hours: float
+    planned_short_gpu_hours: float
+
+
+class Shadow(_Document):
+    """Shadow mode day by day, the newest day first."""
+
+    tick: int
+    now: str
+    days: list[Day]
+
+
 class State(_Document):
     """The cluster at the last commit."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from tidegrid.app.service.fared import models_of
 from tidegrid.app.service.options import Options
+from tidegrid.app.service.shadowing import Shadow
 from tidegrid.app.service.view import Moves, View, view_of
 from tidegrid.data import as_instant
 from tidegrid.errors import InputError
@@ -89,6 +90,7 @@ class Engine:
         self.models = ModelStore(options.models)
         self.world = Files(options.site, options.timezone, options.out)
         self.moves = Moves()
+        self.shadow = Shadow() if options.shadow else None
         self.forecaster: Resident | None = None
         self.handed_over = False
 
@@ -173,7 +175,8 @@ class Engine:
         basis = Basis(made, how, memory.last, widths)
         self.step("writing what the page shows")
         seconds = time.perf_counter() - began
-        view = view_of(self.store, commit, made.asked[0], made.history, self.models, self.moves, seconds)
+        state, history = made.asked[0], made.history
+        view = view_of(self.store, commit, state, history, self.models, self.moves, seconds, self.shadow)
         return Ticked(view, self._kept(basis, commit.tick), fresh, time.perf_counter() - began)
 
     def _kept(self, basis: Basis, number: int) -> str:

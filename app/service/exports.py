@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tidegrid.app.service.shadowing import NAMES
 from tidegrid.app.service.view import LEVELS, View
 from tidegrid.errors import printable
 
@@ -115,6 +116,11 @@ def tenants_table(view: View) -> tuple[list[str], list[list[Any]]]:
     return _of(view.savings["tenants"], names)
 
 
+def shadow_table(view: View) -> tuple[list[str], list[list[Any]]]:
+    """Return what happened day by day beside what would have; empty outside shadow mode."""
+    return _of(view.shadow or [], NAMES)
+
+
 TABLES = {
     "now": now_table,
     "jobs": jobs_table,
@@ -122,5 +128,6 @@ TABLES = {
     "forecasts": forecasts_table,
     "savings": savings_table,
     "tenants": tenants_table,
+    "shadow": shadow_table,
 }
 """The tables that are exported, by name."""

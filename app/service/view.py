@@ -11,6 +11,7 @@ import pandas as pd
 
 from tidegrid.app.service.fared import by_kind, by_series, models_of
 from tidegrid.app.service.savings import savings_of, tenants_of
+from tidegrid.app.service.shadowing import Shadow
 from tidegrid.data import Cluster, History
 from tidegrid.models import ModelStore
 from tidegrid.pipeline.memory import iso
@@ -63,6 +64,8 @@ class View:
         Which model answers.
     events
         The latest events, the newest first.
+    shadow
+        In shadow mode, what happened day by day beside what would have; None in others.
     """
 
     tick: int
@@ -80,6 +83,7 @@ class View:
     savings: dict[str, Any]
     models: list[dict[str, Any]]
     events: list[dict[str, Any]]
+    shadow: list[dict[str, Any]] | None = None
 
 
 @dataclass
@@ -131,6 +135,7 @@ def view_of(
     models: ModelStore,
     moves: Moves,
     seconds: float,
+    shadow: Shadow | None = None,
 ) -> View:
     """Return what is shown of a commit.
 
@@ -146,6 +151,8 @@ def view_of(
         How expected times moved; brought up to date.
     seconds
         How long the tick took.
+    shadow
+        The turns that nobody followed, brought up to date; None where commits are handed over.
     """
     document, kept = commit.document, store.plan(commit.tick)
     if kept is None:
@@ -199,7 +206,13 @@ def view_of(
             {"now": now, "kind": e.kind, "subject": e.subject, "text": e.text}
             for now, e in reversed(store.events()[-MOST_EVENTS:])
         ],
+        None if shadow is None else _shadowed(shadow, store, commit, cluster.timezone),
     )
+
+
+def _shadowed(shadow: Shadow, store: StateStore, commit: Commit, zone: str) -> list[dict[str, Any]]:
+    shadow.follow(store, commit)
+    return shadow.days(store, zone, commit.now)
 
 
 def _jobs(
