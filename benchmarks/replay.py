@@ -100,7 +100,7 @@ def row(name: str, result: Result) -> list[str]:
         share(f["utilization"]), share(f["unmet_share"], 2), str(f["swaps"]), f"{f['completed']}/{f['jobs']}",
         f"{jct['mean']:.2f}", f"{jct['median']:.2f}", f"{jct['p95']:.1f}", f"{wait['mean']:.2f}",
         f"{wait['median']:.2f}", f"{wait['p95']:.1f}", f"{slow['mean']:.1f}", f"{slow['p95']:.1f}",
-        *eta_cells(f["eta"]), *eta_cells(f["eta_submit"]), "" if f["later_than_told"] is None else share(f["later_than_told"]),
+        *eta_cells(f["eta"]), *eta_cells(f["eta_submit"]), share(f["later_than_told"]),
         f"{f['work_share']:.2f}", str(f["plans"]), f"{result.cpu_s:.1f}",
     ]  # fmt: skip
 
