@@ -22,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -41,6 +43,9 @@ ALONE = ("fifo", "easy_perfect", "sjf_perfect", "rolling", "rolling_perfect")
 DRAC = ("fifo", "easy_limits", "easy_priority", "easy_priority_limits", "fifo_backfill_limits", *LOOPS)
 DRAC_GPUS = 160
 """Contended: the jobs of drac_cedar_gpu need 128 GPUs on average, realtime 23, and a burst of ten days over 300."""
+
+WIDE = 32
+"""GPUs from which a job is a wide one."""
 
 DRAIN_DAYS = 7
 SERIES = ("m-mid", "m-small")
@@ -168,6 +173,13 @@ def jobs_alone(args: argparse.Namespace) -> None:
     for gpus in args.gpus or (640,):
         on = drained(load(args, gpus).without_apps().equal_priorities())
         found = play(args, on, args.policy or ALONE, label=said(on))
+        wide = on.size >= WIDE
+        print_row(["policy", f"mean wait of the {wide.sum()} jobs of {WIDE} GPUs and more, h"])
+        print_row(["---", "---:"])
+        for name, result in found.items():
+            wait = np.minimum(result.outcome.start, on.end_s) - on.submit_s
+            print_row([name, f"{wait[wide].mean() / 3600:.2f}"])
+        print()
         if args.report:
             write(args, on, list(found.values()), gpus)
 
