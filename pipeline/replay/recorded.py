@@ -14,7 +14,7 @@ from tidegrid.pipeline.control import Settings
 from tidegrid.pipeline.forecast import Estimating
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay.measures import measure
-from tidegrid.pipeline.replay.run import CANDIDATES, Result, play, run_one
+from tidegrid.pipeline.replay.run import CANDIDATES, ROUNDS, Result, play, run_one
 from tidegrid.pipeline.worlds.simulated import Played
 from tidegrid.pipeline.worlds.trace import Trace, held_sizes, pool_of
 
@@ -142,7 +142,7 @@ def trial(
         results += [run_one(trace, name, policy) for name in policies]
     answers = fit_all(days.before, ["recurring"], timezone=trace.timezone, country=trace.country)
     forecaster = Estimating(answers, days.before, refit_hours=None, brief=True)
-    how = Settings(policy=policy or Policy(), rounds=0, candidates=CANDIDATES)
+    how = Settings(policy=policy or Policy(), rounds=ROUNDS, candidates=CANDIDATES)
     played = play(trace, forecaster, how)
     return [*results, Result("rolling", played, measure(trace, played))]
 

@@ -27,6 +27,10 @@ REFIT_HOURS = 24.0
 CANDIDATES = 120
 """Waiting jobs that each decision of a replay looks at: one with so many before it does not start in step 0."""
 
+ROUNDS = 2
+"""Rounds of the planner's search at each plan of a replay: they gain about 1 % of the value. A tick searches longer:
+:data:`tidegrid.pipeline.decide.SEARCH_MS`."""
+
 AGE_WEIGHT = 1.0 / (7 * 24 * HOUR)
 """Slurm's age factor rises from 0 to 1 in seven days (``PriorityMaxAge``); here it weighs as much as the whole range of
 priorities, 1 to 10."""
@@ -83,7 +87,7 @@ variants swap one part."""
 
 
 def run_one(
-    trace: Trace, name: str, policy: Policy | None = None, rounds: int = 0, candidates: int = CANDIDATES
+    trace: Trace, name: str, policy: Policy | None = None, rounds: int = ROUNDS, candidates: int = CANDIDATES
 ) -> Result:
     """Replay a trace under one policy.
 

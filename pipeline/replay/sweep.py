@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
-from tidegrid.pipeline.replay.run import CANDIDATES, POLICIES, Result, run_one
+from tidegrid.pipeline.replay.run import CANDIDATES, POLICIES, ROUNDS, Result, run_one
 from tidegrid.pipeline.worlds.trace import Trace
 
 
@@ -157,7 +157,7 @@ def replay(
     policies: Sequence[str] = ("fifo", "easy_priority", "rolling"),
     policy: Policy | None = None,
     *,
-    rounds: int = 0,
+    rounds: int = ROUNDS,
     candidates: int = CANDIDATES,
     jobs: int = 1,
     backend: str | None = None,

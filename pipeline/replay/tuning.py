@@ -24,7 +24,7 @@ GRID: Mapping[str, Sequence[float]] = {
     "job_quantile": (0.4, 0.5, 0.7),
     "shortness": (0.0, 0.2, 0.5),
     "decay": (0.95, 0.98, 1.0),
-    "rounds": (0, 5),
+    "rounds": (0, 2, 5),
 }
 """Values that are tried for each parameter, in the order in which a search by coordinates takes the parameters."""
 

@@ -10,6 +10,7 @@ from replay_traces import busy
 from tidegrid.errors import InputError
 from tidegrid.pipeline.policy import Policy
 from tidegrid.pipeline.replay import replay
+from tidegrid.pipeline.replay.run import ROUNDS
 from tidegrid.pipeline.replay.tuning import read_parameters, tune, with_parameters
 
 PARAMETERS = {"job_quantile": (0.5, 0.8), "rounds": (0, 3)}
@@ -39,7 +40,7 @@ def test_a_search_by_coordinates_starts_at_the_base_and_never_ends_below_it() ->
     base = Policy(job_quantile=0.5)
     found = tune(traces, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0)
     first = found.table.iloc[0]
-    assert (first["job_quantile"], first["rounds"]) == (0.5, 0)
+    assert (first["job_quantile"], first["rounds"]) == (0.5, ROUNDS)
     assert found.table["value_share"].max() >= first["value_share"]
     assert not found.table.duplicated(list(PARAMETERS)).any()
     again = tune(traces, PARAMETERS, base=base, name="rolling_perfect_demand", unmet_share=1.0, jobs=2)
