@@ -172,6 +172,21 @@ def test_a_start_that_does_not_come_about_is_taken_back_and_backs_off_ever_longe
     assert Memory.read(tmp_path / "memory.json") == memory
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "is not a JSON object"),
+        ('{"attempts": {"7": {"times": "often"}}}', r"attempts\.7\.times: \"often\" is not a whole number"),
+        ('{"attempts": {"7": {"not_before": "soon"}}}', r"attempts\.7\.not_before: 'soon' is not a time"),
+        ('{"pinned": [1]}', r"pinned: \[1\] is not a JSON object"),
+    ],
+)
+def test_a_memory_that_is_not_what_was_written_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "memory.json").write_text(text)
+    with pytest.raises(InputError, match=rf"memory\.json.*{said}.*; mend it, or delete it"):
+        Memory.read(tmp_path / "memory.json")
+
+
 def test_only_marked_batch_jobs_are_started_or_renewed() -> None:
     jobs = [
         job(job_id=1), job(job_id=2, admin_comment="mine"), job(job_id=3, batch_flag=False),
@@ -217,7 +232,7 @@ def test_a_failing_command_says_what_slurm_said() -> None:
 
 def test_a_file_of_rules_with_an_unknown_field_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "slurm.json").write_text('{"mode": "rank", "partition": "gpu"}')
-    with pytest.raises(InputError, match=r"slurm\.json, partition"):
+    with pytest.raises(InputError, match=r"slurm\.json, partition: is unknown; use some of mode, dry_run"):
         SlurmSite.read(tmp_path / "slurm.json")
     assert SlurmSite.read(tmp_path / "none.json") == SlurmSite()
 
