@@ -119,6 +119,26 @@ def test_a_reason_cannot_forge_the_state_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "down", "drained"),
+    [("IDLE", 0, 0), ("MIXED+PLANNED", 0, 0), ("MIXED-", 0, 0), ("MIXED+COMPLETING", 0, 0), ("IDLE~", 0, 0),
+     ("IDLE+CLOUD+POWERED_DOWN", 0, 0), ("MIXED+DRAIN", 0, 1), ("IDLE+MAINTENANCE+RESERVED", 0, 1),
+     ("ALLOCATED+REBOOT_REQUESTED", 0, 1), ("IDLE+POWERING_DOWN", 0, 1), ("MIXED*", 1, 0), ("DOWN*", 1, 0),
+     ("IDLE+NOT_RESPONDING", 1, 0), ("DOWN+DRAIN", 1, 1), ("DOWN+CLOUD+POWERED_DOWN", 1, 0)],
+)  # fmt: skip
+def test_states_of_nodes_say_what_works_and_what_starts_nothing_new(
+    state: str, down: bool, drained: bool
+) -> None:
+    (node,) = nodes_in(f"NodeName=a1 Gres=gpu:a100:8 CPUTot=8 State={state} Reason=x")
+    assert (node.is_down, node.is_drained) == (down, drained)
+
+
+def test_cpus_and_memory_that_a_node_keeps_for_itself_are_no_jobs() -> None:
+    told = "CPUAlloc=4 CPUEfctv=30 CPUTot=32 RealMemory=200000 AllocMem=1000 MemSpecLimit=8000 State=MIXED"
+    (node,) = nodes_in(f"NodeName=a1 Gres=gpu:a100:8 {told}")
+    assert (node.cpus, node.free_cpus, node.memory_mb, node.free_memory_mb) == (30, 26, 192_000, 191_000)
+
+
+@pytest.mark.parametrize(
     ("wanted", "has"),
     [("", True), ("a100", True), ("a100&nvme", True), ("a100,ib", False), ("v100|a100", True), ("v100&ib|h100", False),
      ("[rack1*2]", None), ("(a100|v100)&nvme", None)],
