@@ -100,7 +100,7 @@ def _said(found: Any, known: Iterable[str]) -> tuple[str, str]:
         return "is unknown", f"use some of {fields}" if fields else "remove it, or check its spelling"
     if kind in ("too_short", "string_too_short") and not len(value):
         return "is empty", "give at least one"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
+    if kind in ("model_type", "model_attributes_type", "dataclass_type", "dict_type"):
         return f"{shown(value)} is not a JSON object", "write {…}"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{shown(value)} is not a finite number", f"give {should}"

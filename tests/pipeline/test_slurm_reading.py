@@ -119,6 +119,26 @@ def test_a_reason_cannot_forge_the_state_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "down", "drained"),
+    [("IDLE", 0, 0), ("MIXED+PLANNED", 0, 0), ("MIXED-", 0, 0), ("MIXED+COMPLETING", 0, 0), ("IDLE~", 0, 0),
+     ("IDLE+CLOUD+POWERED_DOWN", 0, 0), ("MIXED+DRAIN", 0, 1), ("IDLE+MAINTENANCE+RESERVED", 0, 1),
+     ("ALLOCATED+REBOOT_REQUESTED", 0, 1), ("IDLE+POWERING_DOWN", 0, 1), ("MIXED*", 1, 0), ("DOWN*", 1, 0),
+     ("IDLE+NOT_RESPONDING", 1, 0), ("DOWN+DRAIN", 1, 1), ("DOWN+CLOUD+POWERED_DOWN", 1, 0)],
+)  # fmt: skip
+def test_states_of_nodes_say_what_works_and_what_starts_nothing_new(
+    state: str, down: bool, drained: bool
+) -> None:
+    (node,) = nodes_in(f"NodeName=a1 Gres=gpu:a100:8 CPUTot=8 State={state} Reason=x")
+    assert (node.is_down, node.is_drained) == (down, drained)
+
+
+def test_cpus_and_memory_that_a_node_keeps_for_itself_are_no_jobs() -> None:
+    told = "CPUAlloc=4 CPUEfctv=30 CPUTot=32 RealMemory=200000 AllocMem=1000 MemSpecLimit=8000 State=MIXED"
+    (node,) = nodes_in(f"NodeName=a1 Gres=gpu:a100:8 {told}")
+    assert (node.cpus, node.free_cpus, node.memory_mb, node.free_memory_mb) == (30, 26, 192_000, 191_000)
+
+
+@pytest.mark.parametrize(
     ("wanted", "has"),
     [("", True), ("a100", True), ("a100&nvme", True), ("a100,ib", False), ("v100|a100", True), ("v100&ib|h100", False),
      ("[rack1*2]", None), ("(a100|v100)&nvme", None)],
@@ -172,6 +192,21 @@ def test_a_start_that_does_not_come_about_is_taken_back_and_backs_off_ever_longe
     assert Memory.read(tmp_path / "memory.json") == memory
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "is not a JSON object"),
+        ('{"attempts": {"7": {"times": "often"}}}', r"attempts\.7\.times: \"often\" is not a whole number"),
+        ('{"attempts": {"7": {"not_before": "soon"}}}', r"attempts\.7\.not_before: 'soon' is not a time"),
+        ('{"pinned": [1]}', r"pinned: \[1\] is not a JSON object"),
+    ],
+)
+def test_a_memory_that_is_not_what_was_written_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "memory.json").write_text(text)
+    with pytest.raises(InputError, match=rf"memory\.json.*{said}.*; mend it, or delete it"):
+        Memory.read(tmp_path / "memory.json")
+
+
 def test_only_marked_batch_jobs_are_started_or_renewed() -> None:
     jobs = [
         job(job_id=1), job(job_id=2, admin_comment="mine"), job(job_id=3, batch_flag=False),
@@ -217,7 +252,7 @@ def test_a_failing_command_says_what_slurm_said() -> None:
 
 def test_a_file_of_rules_with_an_unknown_field_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "slurm.json").write_text('{"mode": "rank", "partition": "gpu"}')
-    with pytest.raises(InputError, match=r"slurm\.json, partition"):
+    with pytest.raises(InputError, match=r"slurm\.json, partition: is unknown; use some of mode, dry_run"):
         SlurmSite.read(tmp_path / "slurm.json")
     assert SlurmSite.read(tmp_path / "none.json") == SlurmSite()
 

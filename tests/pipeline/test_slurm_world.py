@@ -24,7 +24,8 @@ from tidegrid.pipeline.worlds.slurm.commands import SACCT, Saved, Slurm
 from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.facts import Facts, facts_of, priorities
 from tidegrid.pipeline.worlds.slurm.handover import Memory, Start, recover, release_all, start
-from tidegrid.pipeline.worlds.slurm.read import limits_in, nodes_in, partitions_in, reservations_in
+from tidegrid.pipeline.worlds.slurm.limits import Tenants
+from tidegrid.pipeline.worlds.slurm.read import jobs_of, limits_in, nodes_in, partitions_in, reservations_in
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 
 NODES = """\
@@ -158,6 +159,88 @@ def test_the_tightest_limit_that_covers_a_job_is_its_tenants() -> None:
     (said,) = (note for note in told.notes if "several limits" in note)
     assert said.startswith("a job that counts in several limits is planned by the tightest of them")
     assert limits_in(qos, "")[1] == ["MaxJobsPU of sacctmgr, 1 times, is not planned by"]
+
+
+def test_limits_of_accounts_above_and_of_a_partitions_qos_hold_and_those_on_other_gpus_do_not() -> None:
+    qos = "Name|GrpTRES|MaxTRESPU\nwhole|gres/gpu=6|\nnormal||gres/gpu:v100=1\n"
+    accounts = (
+        "Account|ParentName|User|GrpTRES\nroot|||\nlab|root||gres/gpu=12\nnlp|lab||\nnlp||ann|gres/gpu=40\n"
+        "vision|root||gres/gpu=9\n"
+    )
+    partitions = PARTITIONS.replace("PartitionName=long", "PartitionName=long QoS=whole")
+    limits = tuple(limits_in(qos, accounts)[0])
+    jobs = (
+        job(), job(job_id=8, partition="long"), job(job_id=9, account="vision"), job(job_id=10, account="other"),
+        job(job_id=11, account="other", tres_req_str="gres/gpu=1,gres/gpu:v100=1"),
+    )  # fmt: skip
+    seen = replace(snapshot(*jobs), limits=limits, partitions=tuple(partitions_in(partitions)))
+    tenants = Tenants(seen)
+    assert [tenants.of(one) for one in jobs] == [
+        "account lab", "qos whole", "account vision", "no limit", "qos normal user ann",
+    ]  # fmt: skip
+    # the limit of GPUs of another type says nothing of a job on an A100
+    assert [len(tenants.binding(one)) for one in jobs] == [2, 3, 1, 0, 1]
+    told = {tenant.id: tenant.limit for tenant in facts_of(seen, SlurmSite(), NOW).cluster.tenants}
+    assert told == {
+        "account lab": 12, "qos whole": 6, "account vision": 9, "qos normal user ann": {"v100": 1},
+    }  # fmt: skip
+
+
+def test_what_is_not_planned_by_is_told_and_what_slurm_never_starts_is_not_planned() -> None:
+    def at(value: float) -> dict[str, object]:
+        return {"set": True, "infinite": False, "number": value}
+
+    ends = NOW.timestamp() + 36_000
+    told = facts(
+        job(deadline=at(ends)), job(job_id=8, licenses="matlab:1"),
+        job(job_id=9, state_reason="QOSMaxGRESPerUser"), job(job_id=10, state_reason="QOSMaxGRESPerJob"),
+        job(job_id=11, state_reason="AssocMaxWallDurationPerJobLimit"),
+        job(job_id=12, state_reason="PartitionTimeLimit"), job(job_id=13, tres_req_str="cpu=1,gres/shard=2"),
+    )  # fmt: skip
+    rows = told.requests.set_index("job_id")
+    assert rows.loc["7", "deadline"] == pd.Timestamp(ends, unit="s", tz="UTC")
+    assert set(rows.index) == {"7", "8", "9"} and pd.isna(rows.loc["8", "deadline"])
+    assert set(told.waits) == {"10", "11", "12"} and "(PartitionTimeLimit)" in told.waits["12"]
+    assert "the licenses of a job are not planned by" in told.notes
+    assert any("parts of GPUs" in note for note in told.notes)
+
+
+@pytest.mark.realdata
+def test_all_that_a_real_24_11_says_is_planned_by_or_told(shared_data: Path) -> None:
+    folder = shared_data.parent / "slurm" / "fixtures" / "slurm-24.11.5"
+    if not folder.is_dir():
+        pytest.skip("the outputs of a real Slurm are not here")
+    queue, nodes, partitions, reservations = (
+        (folder / name).read_text() for name in ("squeue.json", "nodes_o.txt", "part_o.txt", "res_o.txt")
+    )
+    now = pd.Timestamp("2026-11-30T22:42:58Z")
+    seen = Snapshot(
+        now, tuple(nodes_in(nodes)), tuple(partitions_in(partitions)), tuple(reservations_in(reservations)),
+        tuple(jobs_of(queue)[0]),
+    )  # fmt: skip
+    told = facts_of(seen, SlurmSite(), now)
+    rows = told.requests.set_index("job_id")
+    # a begin time, GPUs by node on two nodes, and the nodes that maintenance leaves
+    assert rows.loc["144", "earliest_time"] == pd.Timestamp("2026-11-30T22:44:52Z")
+    assert tuple(rows.loc["144", ["gpus", "nodes", "gpu_type", "allowed_nodes"]]) == (4, 2, "a100", "a[1-2]")
+    # the tasks of an array that still wait, and how many may run at once
+    assert [name for name in rows.index if name.startswith("146_")] == [f"146_{k}" for k in range(2, 6)]
+    assert set(rows.loc["146_2":"146_5", "array_limit"]) == {2}
+    assert rows.loc["151", "after"] == "143" and rows.loc["151", "requested_walltime_s"] == 3600
+    assert rows.loc["144", "priority"] > rows.loc["146_2", "priority"]
+    assert "held" in told.waits["153"] and "heterogeneous" in told.waits["154"]
+    assert set(told.waits) == {"153", "154", "155"}
+    held = dict(zip(told.running["job_id"], gpu_ids(told.running), strict=True))
+    assert held == {"143": [2, 3, 4, 5], "145": [4, 5, 6], "146_0": [0]}
+    assert dict(zip(told.running["job_id"], told.running["array"], strict=True))["146_0"] == "146"
+    windows = {(window.kind, window.nodes): window for window in told.cluster.maintenance}
+    assert set(windows) == {("drain", ("v2",)), ("down", ("a2", "v1")), ("down", ("a3",))}
+    assert windows["drain", ("v2",)].reason == "fan | noisy"
+    assert windows["down", ("a3",)].end == pd.Timestamp("2026-11-30T23:12:47Z")
+    assert [note.split(",")[0] for note in told.notes] == [
+        "reservation gpures keeps 2 GPUs of v1", "reservation gpures2 keeps 2 GPUs of v1", "preemption",
+        "1 GPUs of v1 are in use by no job that can be read",
+    ]  # fmt: skip
 
 
 def test_gpus_in_use_by_what_cannot_be_read_are_closed() -> None:

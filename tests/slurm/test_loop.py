@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ import pytest
 from cluster import Cluster
 from jobs import Submitted, submit
 
-from tidegrid.pipeline.rolling import Commit, StateStore
+from tidegrid.pipeline.rolling import StateStore
 from tidegrid.pipeline.worlds.slurm.handover import log_lines
 from tidegrid.pipeline.worlds.slurm.read import jobs_of
 
@@ -61,11 +62,14 @@ def left(cluster: Cluster) -> int:
     return len(cluster.text("squeue", "-h", "-r", "-o", "%i").split())
 
 
-def played(cluster: Cluster, site: Path, jobs: Submitted, seconds: float = 270) -> None:
+def played(
+    cluster: Cluster, site: Path, jobs: Submitted, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """Run the loop until all jobs have ended, and kill it once when a third of them have begun."""
-    total, end = left(cluster), time.monotonic() + seconds
+    total, end = left(cluster), time.monotonic() + 360
     with running(cluster, site) as process:
         while left(cluster) and time.monotonic() < end:
+            assert process.poll() is None, (site / "out.txt").read_text()
             if len(waiting(cluster)) < total * 2 // 3:
                 process.send_signal(signal.SIGKILL)
                 break
@@ -73,6 +77,7 @@ def played(cluster: Cluster, site: Path, jobs: Submitted, seconds: float = 270) 
     with running(cluster, site) as process:
         while left(cluster) and time.monotonic() < end:
             assert process.poll() is None, (site / "out.txt").read_text()
+            meanwhile()
             time.sleep(1)
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -127,50 +132,84 @@ def test_started_jobs_run_once_on_the_nodes_that_the_plan_names(cluster: Cluster
     assert gated <= decided
 
 
-def expected_starts(commit: Commit) -> dict[str, pd.Timestamp]:
-    """The starts of a commit's order: now, or the middle of what it tells a waiting job."""
-    told = {one["job"]: one["start"]["q0.5"] for one in commit.document["waiting"] if one["start"]}
-    told |= {one["job"]: commit.now for one in commit.document["start"]}
-    return {job: pd.Timestamp(at) for job, at in told.items()}
+SPAN = pd.Timedelta(seconds=12)
+"""How long before a start Slurm may have looked at the ranks by which it made it: several rounds of its scheduler."""
 
 
-def ranks_in_force(commits: list[Commit], at: pd.Timestamp) -> list[dict[str, pd.Timestamp]]:
-    """The orders that Slurm may have had when it started a job: of each turn that had not surely been replaced.
+def plans(site: Path, jobs: Sequence[str], since: pd.Timestamp, until: pd.Timestamp) -> list[dict[str, str]]:
+    """The expected starts of jobs in each turn whose ranks Slurm may have had from one instant to before another.
 
-    A turn's ranks are there at the latest when the next turn begins; that one's may be there in part.
+    The ranks of a turn reach Slurm after its instant and before that of the next one, and last until those of the
+    next one have.
     """
-    before = [c for c in commits if pd.Timestamp(c.now) <= at]
-    surely = sum(pd.Timestamp(c.now) < at - pd.Timedelta(seconds=3) for c in before) - 1
-    return [expected_starts(c) for c in before[max(0, surely - 1) :]] if surely > 0 else []
+    commits = StateStore(site / "state.db").commits()
+    ends = [pd.Timestamp(commit.now) for commit in commits[1:]] + [pd.Timestamp.max.tz_localize("UTC")]
+    out = []
+    for commit, end in zip(commits, ends, strict=True):
+        if pd.Timestamp(commit.now) < until and end >= since:
+            waits = {one["job"]: one["start"]["q0.5"] for one in commit.document["waiting"] if one["start"]}
+            told = waits | {one["job"]: commit.now for one in commit.document["start"]}
+            out.append({name: told[name] for name in jobs if name in told})
+    return out
+
+
+def agreed(turns: list[dict[str, str]], jobs: Sequence[str]) -> list[str]:
+    """The order of jobs in all turns; empty where turns differ, leave a job out, or let two start together."""
+    orders = {tuple(sorted(turn, key=turn.__getitem__)) for turn in turns}
+    apart = all(len(turn) == len(set(turn.values())) == len(jobs) for turn in turns)
+    return list(orders.pop()) if apart and len(orders) == 1 else []
 
 
 def test_ranked_jobs_run_in_the_planned_order(cluster: Cluster, tmp_path: Path) -> None:
     cluster.gate(on=False)
+    on_one_node = ("-w", "a3", "-t", "3")
+    blocker = cluster.submit("user5", "-w", "a3", "-t", "12", "--gres=gpu:a100:7", run="sleep 600")
+    end = time.monotonic() + 30
+    while blocker in waiting(cluster):
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    order: list[str] = []
     try:
         site = site_of(tmp_path / "site", mode="rank")
         jobs = submit(cluster)
-        # one after the other on one node, which is busy until they have been ranked: their order is for tidegrid to say
-        cluster.submit("user5", "-w", "a3", "--gres=gpu:a100:8", "-t", "2", run="sleep 45")
+        # no two of these fit on the node at once; Slurm by itself would start the first submitted, the smallest, first
         alike = [
-            cluster.submit("user5", "-w", "a3", "--gres=gpu:a100:8", "-t", str(9 - k), run="sleep 2")
-            for k in range(4)
+            cluster.submit("user5", *on_one_node, f"--gres=gpu:a100:{gpus}", run="sleep 2")
+            for gpus in (5, 6, 7, 8)
         ]
-        played(cluster, site, jobs)
+
+        def free_the_node() -> None:
+            """Once nothing else waits and the turns agree on an order, which Slurm then has too."""
+            if order:
+                return
+            text = cluster.text("squeue", "-h", "-r", "-t", "PD", "-o", "%i %Q")
+            ranks = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()}
+            now = pd.Timestamp.now(tz="UTC")
+            if set(ranks) == set(alike) and (found := agreed(plans(site, alike, now - SPAN, now), alike)):
+                told = [ranks[name] for name in found]
+                assert told == sorted(set(told), reverse=True), (found, ranks)
+                order.extend(found)
+                cluster.call("scancel", blocker)
+
+        played(cluster, site, jobs, free_the_node)
     finally:
+        cluster.call("scancel", blocker, check=False)
         cluster.gate(on=True)
     ranked = [change for change in changes_of(site) if "Nice" in change]
     assert ranked and all(int(change["Nice"]) >= 0 for change in ranked)
-    found = attempts(cluster).set_index("JobID")
-    begun = {name: pd.Timestamp(found.loc[name, "Start"], tz="UTC") for name in alike}
-    commits = StateStore(site / "state.db").commits()
+    ran = attempts(cluster).set_index("JobID")
+    begun = {name: pd.Timestamp(ran.loc[name, "Start"], tz="UTC") for name in alike}
+    # tidegrid did say it: the widest first
+    assert order == alike[::-1]
     checked = 0
-    for a in alike:
-        for b in alike:
-            told = ranks_in_force(commits, min(begun[a], begun[b]))
-            if told and all(a in one and b in one and one[a] < one[b] for one in told):
-                assert begun[a] < begun[b], (a, b, begun, told)
-                checked += 1
-    assert checked >= 3
+    for pair in combinations(alike, 2):
+        first = min(begun[name] for name in pair)
+        turns = plans(site, pair, first - SPAN, first)
+        # a turn that leaves one out has read the queue after its start, and cannot have ranked it
+        if found := agreed([turn for turn in turns if len(turn) == len(pair)], pair):
+            assert begun[found[0]] < begun[found[1]], (found, begun, order)
+            checked += 1
+    assert checked >= 3, (begun, order)
 
 
 def test_advice_changes_nothing_but_comments_and_eta_tells_it(cluster: Cluster, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ SEEN = {
         "sacctmgr", "-P", "show", "qos", "format=Name,GrpTRES,MaxTRESPU,MaxTRESPA,GrpJobs,MaxJobsPU,MaxJobsPA",
     ),
     "associations.txt": (
-        "sacctmgr", "-P", "show", "associations", "format=Account,User,GrpTRES,GrpJobs,MaxJobs",
+        "sacctmgr", "-P", "show", "associations", "format=Account,ParentName,User,GrpTRES,GrpJobs,MaxJobs",
     ),
 }  # fmt: skip
 """The commands that tell the state of a cluster, each under the name of the file that may stand in for it."""

@@ -1,7 +1,7 @@
 """What Slurm says of itself, as plain records: nodes, partitions, reservations, and the jobs of its queue."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,25 +10,13 @@ import pandas as pd
 MARK = "tidegrid:gate"
 """How the admin comment of a job begins that the gate has put under tidegrid's control."""
 
-DOWN = frozenset(
-    {"DOWN", "FAIL", "ERROR", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "UNKNOWN"}
-)
+DOWN = frozenset({"DOWN", "FAIL", "ERROR", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN"})
 """States in which a node runs nothing new and what ran there is lost or unreachable."""
-DRAINED = frozenset(
-    {
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "MAINT",
-        "MAINTENANCE",
-        "RESERVED",
-        "REBOOT",
-        "REBOOT_ISSUED",
-        "FUTURE",
-        "PLANNED_DOWN",
-    }
-)
-"""States in which a node starts nothing new, while what runs there goes on."""
+DRAINED = frozenset({
+    "DRAIN", "DRAINED", "DRAINING", "FAILING", "FUTURE", "MAINT", "MAINTENANCE",
+    "PLANNED_DOWN", "POWERING_DOWN", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED",
+})  # fmt: skip
+"""States in which a node starts nothing new, while what runs there goes on; one without power Slurm wakes up."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition; ``limit_h`` is infinite where it has no time limit."""
+    """A partition; ``limit_h`` is infinite for no time limit, the limits of ``qos`` hold for all its jobs."""
 
     name: str
     nodes: tuple[str, ...]
@@ -68,6 +56,8 @@ class Partition:
     default_h: float | None
     is_default: bool
     is_up: bool
+    qos: str = ""
+    preempts: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +98,10 @@ class QueueJob:
         Slurm's text.
     exclusive
         Whether it shares its nodes with no other job.
+    licenses
+        The licenses that it needs, as Slurm writes them.
+    shares_gpus
+        Whether it asks for parts of GPUs (shards, MPS).
     """
 
     id: str
@@ -147,6 +141,8 @@ class QueueJob:
     het_offset: int = 0
     batch: bool = True
     exclusive: bool = False
+    licenses: str = ""
+    shares_gpus: bool = False
     suspended_h: float = 0.0
     node_names: tuple[str, ...] = ()
     gpu_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -191,6 +187,8 @@ class Limit:
     ----------
     qos, account, user
         Whose jobs count; empty for any.
+    below
+        The accounts below the account, whose jobs count too.
     each
         ``"user"`` or ``"account"`` where each of them has the limit for itself; empty where all share it.
     gpus, by_type
@@ -203,10 +201,15 @@ class Limit:
     each: str = ""
     gpus: int | None = None
     by_type: Mapping[str, int] = field(default_factory=dict)
+    below: frozenset[str] = frozenset()
 
-    def covers(self, job: QueueJob) -> bool:
-        """Whether a job counts."""
-        return self.qos in ("", job.qos) and self.account in ("", job.account) and self.user in ("", job.user)
+    def covers(self, job: QueueJob, partition_qos: Collection[str] = ()) -> bool:
+        """Whether a job counts, which runs in partitions of some QOS."""
+        return (
+            (not self.qos or self.qos == job.qos or self.qos in partition_qos)
+            and (not self.account or self.account == job.account or job.account in self.below)
+            and self.user in ("", job.user)
+        )
 
     def name(self, job: QueueJob) -> str:
         """Return what the limit is called for a job that it covers."""

@@ -17,6 +17,7 @@ from tidegrid.data.slurm import features_of
 from tidegrid.data.source import Log, Source
 from tidegrid.errors import InputError
 from tidegrid.pipeline.worlds.slurm.entities import Node, QueueJob, Snapshot
+from tidegrid.pipeline.worlds.slurm.limits import Tenants, tenants_of
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
 from tidegrid.pipeline.worlds.slurm.where import Places
 
@@ -24,6 +25,11 @@ MOST_TASKS = 1000
 """Waiting tasks of an array that are planned: those with the lowest numbers."""
 
 _DEPENDENCY = re.compile(r"(after\w*|singleton|expand):?([^,?(]*)")
+_NEVER = re.compile(
+    r"(QOS|Assoc)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+|PartitionTimeLimit|BadConstraints|ReservationDeleted"
+    r"|Invalid(Account|QOS)|(Account|QOS)NotAllowed"
+)
+"""Slurm's reasons of jobs that do not start unless somebody changes the job or a limit."""
 _ENDED = ("afterany", "afterok", "afternotok", "aftercorr")
 
 
@@ -75,6 +81,7 @@ def facts_of(snapshot: Snapshot, site: SlurmSite | None = None, now: pd.Timestam
     pools = _Pools(snapshot.nodes, notes)
     cluster = _cluster(snapshot, pools, how, at, notes)
     held, busy = _running(snapshot, pools, notes)
+    _told(snapshot, notes)
     places = Places(snapshot, at, {name: gpus - held.get(name, 0) for name, gpus in pools.size.items()})
     asked, waits = _requests(snapshot, places, how, at, notes)
     notes.update(places.notes)
@@ -93,6 +100,19 @@ def facts_of(snapshot: Snapshot, site: SlurmSite | None = None, now: pd.Timestam
         aside += source.log.set_aside() if source.log is not None else []
     counted = [f"{text} ({count} times)" if count > 1 else text for text, count in notes.items()]
     return Facts(cluster, queue, runs, waits, (*snapshot.problems, *counted), tuple(aside))
+
+
+def _told(snapshot: Snapshot, notes: Counter[str]) -> None:
+    """Note what jobs and partitions ask for that no plan knows."""
+    for job in snapshot.jobs:
+        if job.shares_gpus:
+            notes[
+                "a job on parts of GPUs (shards, MPS) is not planned, and its GPUs may be taken for free"
+            ] += 1
+        if job.licenses and job.gpus and job.is_pending:
+            notes["the licenses of a job are not planned by"] += 1
+    if preempting := [one.name for one in snapshot.partitions if one.preempts]:
+        notes[f"preemption, in partitions {', '.join(preempting)}, is not planned by"] += 1
 
 
 class _Pools:
@@ -160,7 +180,7 @@ def _cluster(
             notes[
                 f"reservation {one.name} keeps {one.gpus} GPUs of {as_nodes(nodes)}, which is not planned by"
             ] += 1
-    tenants = sorted(_tenants(snapshot, pools, notes).items())
+    tenants = sorted(tenants_of(snapshot, pools.kind, notes).items())
     return Cluster.from_dict(
         {
             "timezone": site.timezone,
@@ -203,7 +223,7 @@ def _running(
     """Return the GPUs that jobs hold by node, and the running jobs as rows."""
     by_node: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
-    tenant = _Tenant(snapshot)
+    tenant = Tenants(snapshot)
     for job in snapshot.jobs:
         if not job.is_running or not job.gpus or job.start is None:
             continue
@@ -242,7 +262,7 @@ def _requests(
     """Return the waiting jobs as rows, and why the others cannot be planned."""
     waiting = [job for job in snapshot.jobs if job.is_pending and job.gpus]
     priority = priorities(waiting)
-    order, tenant = _Order(snapshot, notes), _Tenant(snapshot)
+    order, tenant = _Order(snapshot, notes), Tenants(snapshot)
     everywhere: dict[str, set[str]] = {}
     for node in places.nodes:
         for kind in ("", *node.gpus):
@@ -290,6 +310,8 @@ def _not_planned(job: QueueJob) -> str:
         return f"it is held ({job.reason})"
     if job.reason == "DependencyNeverSatisfied":
         return "the job that it comes after did not end as it needs"
+    if _NEVER.fullmatch(job.reason):
+        return f"Slurm does not start it as it is ({job.reason})"
     if len(job.gpu_types) > 1:
         return f"it asks for GPUs of {len(job.gpu_types)} types at once"
     return ""
@@ -387,57 +409,3 @@ class _Order:
                     self.notes["a job that comes after another's start is planned after its end"] += 1
                 out |= dict.fromkeys(waits)
         return [name for name in out if name not in job.ids]
-
-
-class _Tenant:
-    """Which limit a job counts in: the tightest of those that cover it."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.limits = snapshot.limits
-        self._known: dict[tuple[str, str, str], str] = {}
-        self._several: set[tuple[str, str, str]] = set()
-
-    def has_several(self, job: QueueJob) -> bool:
-        """Whether a job counts in more than one limit: the tightest stands for them."""
-        self.of(job)
-        return (job.qos, job.account, job.user) in self._several
-
-    def of(self, job: QueueJob) -> str:
-        """Return the name of the limit; empty for none."""
-        key = (job.qos, job.account, job.user)
-        if key not in self._known:
-            covering = [limit for limit in self.limits if limit.covers(job)]
-            if len(covering) > 1:
-                self._several.add(key)
-            tightest = min(
-                covering,
-                key=lambda limit: (
-                    min([*([] if limit.gpus is None else [limit.gpus]), *limit.by_type.values()]),
-                    limit.name(job),
-                ),
-                default=None,
-            )
-            self._known[key] = "" if tightest is None else tightest.name(job)
-        return self._known[key] or "no limit"
-
-
-def _tenants(snapshot: Snapshot, pools: _Pools, notes: Counter[str]) -> dict[str, int | dict[str, int]]:
-    """Return the limits that a job counts in, by name."""
-    tenant = _Tenant(snapshot)
-    out: dict[str, int | dict[str, int]] = {}
-    for job in snapshot.jobs:
-        name = tenant.of(job) if job.gpus else "no limit"
-        if job.gpus and tenant.has_several(job):
-            notes["a job that counts in several limits is planned by the tightest of them"] += 1
-        if name == "no limit" or name in out:
-            continue
-        limit = next(one for one in snapshot.limits if one.covers(job) and one.name(job) == name)
-        if limit.gpus is not None:
-            out[name] = limit.gpus
-            if limit.by_type:
-                notes[f"the limits by GPU type of {name} are not planned by, that on all GPUs is"] += 1
-        else:
-            out[name] = {
-                pool: limit.by_type[kind] for pool, kind in pools.kind.items() if kind in limit.by_type
-            }
-    return out

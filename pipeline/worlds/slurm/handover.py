@@ -6,18 +6,21 @@ renews it. When tidegrid dies, the last renewal runs out and Slurm starts them b
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pandas as pd
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
+from tidegrid.data import as_instant
 from tidegrid.errors import InputError
 from tidegrid.files import read_json, write_json
 from tidegrid.pipeline.worlds.slurm.commands import Slurm, SlurmError
 from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
+from tidegrid.validation import first_error
 
 PATIENCE_S = 30.0
 """How long a turn waits beyond ``verify_seconds`` for Slurm to look at the jobs that are to start."""
@@ -26,13 +29,23 @@ _NOT_LOOKED_AT = frozenset({"", "None", "BeginTime"})
 """Reasons of a job that the scheduler has not come to since it was told to start."""
 
 
+_REPAIR = "mend it, or delete it; what it names is then no longer taken back"
+"""What can be done about a memory that cannot be read."""
+
+
+def _instant_or_none(text: str) -> str:
+    if text:
+        as_instant(text, field="not_before")
+    return text
+
+
 @dataclass
 class Attempt:
     """A start that Slurm did not make: how often, why, and from when on it is tried again."""
 
     times: int = 0
     reason: str = ""
-    not_before: str = ""
+    not_before: Annotated[str, AfterValidator(_instant_or_none)] = ""
 
 
 @dataclass
@@ -59,18 +72,21 @@ class Memory:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what an earlier process wrote; empty where there is none."""
+        """Read what an earlier process wrote; empty where there is none.
+
+        Raises
+        ------
+        InputError
+            It is not what was written; the field is named.
+        """
         if not path.exists():
             return cls(path)
         try:
-            told = read_json(path)
-            attempts = {str(job): Attempt(**entry) for job, entry in told["attempts"].items()}
-            ranked = {str(job): int(nice) for job, nice in told["ranked"].items()}
-            return cls(
-                path, attempts, ranked, {str(job): str(nodes) for job, nodes in told["pinned"].items()}
-            )
-        except (TypeError, KeyError, AttributeError, ValueError):
-            raise InputError("is not what tidegrid wrote", file=path, fix="delete it") from None
+            told = TypeAdapter(cls).validate_python(read_json(path))
+        except ValidationError as error:
+            found = first_error(error)
+            raise InputError(found.problem, file=path, field=found.field, fix=_REPAIR) from None
+        return replace(told, path=path)
 
     def save(self) -> None:
         """Write it atomically."""

@@ -18,6 +18,7 @@ MOST_GPUS = 1024
 _TRES = re.compile(r"gres[/:]gpu(?::([^:=,]+))?[:=](\d+)$")
 _GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)(?:\(S:[^)]*\))?$")
 _DETAIL = re.compile(r"gpu(?::([^:(,]+))?:(\d+)\((?:IDX|S):([^)]*)\)")
+_SHARED = re.compile(r"gres[/:](?:shard|mps)\b")
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]*)=")
 
 
@@ -147,6 +148,8 @@ def _job(record: Mapping[str, Any]) -> QueueJob:
         het_offset=_whole(record.get("het_job_offset")),
         batch=bool(record.get("batch_flag", True)),
         exclusive="none" in _states(record.get("shared") or ()),
+        licenses=str(record.get("licenses", "") or ""),
+        shares_gpus=bool(_SHARED.search(str(record.get("tres_req_str", "")))),
         suspended_h=_suspended(record),
         node_names=names,
         gpu_ids=_indices(record.get("gres_detail") or [], names),
@@ -229,7 +232,9 @@ def nodes_in(text: str) -> list[Node]:
             found = _GRES.match(part.strip())
             if found:
                 types[found[1] or "gpu"] = types.get(found[1] or "gpu", 0) + int(found[2])
-        cpus, memory = int(told.get("CPUTot", 0)), int(told.get("RealMemory", 0))
+        # what is kept for the node itself is no job's
+        cpus = int(told.get("CPUEfctv") or told.get("CPUTot", 0))
+        memory = int(told.get("RealMemory", 0)) - int(told.get("MemSpecLimit", 0))
         out.append(
             Node(
                 name=told["NodeName"],
@@ -270,6 +275,8 @@ def partitions_in(text: str) -> list[Partition]:
                 default_h=None if math.isinf(default) else default,
                 is_default=told.get("Default") == "YES",
                 is_up=told.get("State", "UP") == "UP",
+                qos="" if told.get("QoS", "N/A") in ("N/A", "(null)") else told["QoS"],
+                preempts=told.get("PreemptMode", "OFF") not in ("OFF", "GANG"),
             )
         )
     return out
@@ -333,7 +340,7 @@ def limits_in(qos: str, associations: str) -> tuple[list[Limit], list[str]]:
     limits: list[Limit] = []
     others: dict[str, int] = {}
 
-    def add(text: str, **whose: str) -> None:
+    def add(text: str, **whose: Any) -> None:
         parts = [part for part in text.split(",") if part]
         by_type, _ = _gpus(part for part in parts if ":" in part)
         total = [int(part.partition("=")[2]) for part in parts if part.startswith("gres/gpu=")]
@@ -346,14 +353,33 @@ def limits_in(qos: str, associations: str) -> tuple[list[Limit], list[str]]:
         add(row.get("MaxTRESPA", ""), qos=row["Name"], each="account")
         for name in ("GrpJobs", "MaxJobsPU", "MaxJobsPA"):
             others[name] = others.get(name, 0) + bool(row.get(name))
-    for row in _table(associations):
-        add(row.get("GrpTRES", ""), account=row["Account"], user=row.get("User", ""))
+    rows = _table(associations)
+    children: dict[str, set[str]] = {}
+    for row in rows:
+        if row.get("ParentName"):
+            children.setdefault(row["ParentName"], set()).add(row["Account"])
+    for row in rows:
+        user = row.get("User", "")
+        below = frozenset() if user else _below(row["Account"], children)
+        add(row.get("GrpTRES", ""), account=row["Account"], user=user, below=below)
         for name in ("GrpJobs", "MaxJobs"):
             others[name] = others.get(name, 0) + bool(row.get(name))
     notes = [
         f"{name} of sacctmgr, {count} times, is not planned by" for name, count in others.items() if count
     ]
     return limits, notes
+
+
+def _below(account: str, children: Mapping[str, set[str]]) -> frozenset[str]:
+    """Return the accounts below one, at any depth."""
+    found: set[str] = set()
+    ahead = list(children.get(account, ()))
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += children.get(name, ())
+    return frozenset(found)
 
 
 def _table(text: str) -> list[dict[str, str]]:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidegrid.data.prometheus import TrafficSource
-from tidegrid.errors import InputError
 from tidegrid.files import read_json
 from tidegrid.pipeline.worlds.slurm.entities import QueueJob
 from tidegrid.validation import first_error
@@ -79,11 +78,7 @@ class SlurmSite(BaseModel):
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:
-            found = first_error(error).in_file(path)
-            if error.errors(include_url=False)[0]["type"] != "extra_forbidden":
-                raise found from None
-            known = f"the fields are {', '.join(cls.model_fields)}"
-            raise InputError("there is no such field", file=path, field=found.field, fix=known) from None
+            raise first_error(error, known=cls.model_fields).in_file(path) from None
 
     def covers(self, job: QueueJob) -> bool:
         """Whether a job is handed over: every partition that it may run in is named here."""
