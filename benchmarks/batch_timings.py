@@ -52,6 +52,13 @@ def read(path: Path) -> pd.DataFrame:
     out["active_params_b"] = number("active_params_b").fillna(named)
     out["prompts"] = number("prompts").fillna(SATURATED)
     out["input_tokens"], out["output_tokens"] = number("prompt_tokens"), number("output_tokens")
+    notes = text("notes")
+    out["gpus_per_copy"] = pd.to_numeric(notes.str.extract(r"\bTP(\d+)\b")[0])
+    out["cache_gib"] = pd.to_numeric(notes.str.extract(r"\bKV cache (\d+(?:\.\d+)?) GiB")[0])
+    # "over two nodes", "in different nodes": a network lies between the GPUs
+    apart = notes.str.contains(r"\bin different nodes\b", regex=True)
+    shared = notes.str.contains(r"\bover two nodes\b", regex=True)
+    out["gpus_per_node"] = np.where(apart, 1.0, np.where(shared, np.ceil(out["gpus"] / 2.0), np.nan))
     out["startup_s"] = 0.0
     out["hours"] = out["prompts"] * out["output_tokens"] / number("output_tokens_per_s") / 3600.0
     measured = out["hours"].notna() & out["model_params_b"].notna()

@@ -86,7 +86,7 @@ FEATURES = (
     _feature(
         "micro_batch", "int", _TRAIN, "sequences of one forward pass on one GPU", unit="sequences", low=1
     ),
-    _feature("gpus_per_node", "int", _TRAIN, "GPUs of one node", unit="GPUs", low=1),
+    _feature("gpus_per_node", "int", (*_TRAIN, *_BATCH), "GPUs of one node", unit="GPUs", low=1),
     _feature("lora_rank", "int", _TRAIN, "rank of the adapters; 0 for a full run", unit="dimensions", low=0),
     _feature("grad_checkpointing", "bool", _TRAIN, "whether activations are recomputed"),
     _feature("packing", "bool", _TRAIN, "whether short samples share a sequence"),
@@ -124,6 +124,10 @@ FEATURES = (
     _feature("prompts", "float", _BATCH, "prompts of the job", unit="prompts", above=0),
     _feature("input_tokens", "float", _BATCH, "mean tokens of a prompt", unit="tokens a prompt", low=0),
     _feature("output_tokens", "float", _BATCH, "mean tokens of an answer", unit="tokens a prompt", low=0),
+    _feature(
+        "gpus_per_copy", "int", _BATCH, "GPUs that hold one copy of the model together", unit="GPUs", low=1
+    ),
+    _feature("cache_gib", "float", _BATCH, "memory of each GPU for keys and values", unit="GiB", low=0),
 )
 """The workload features, beside ``gpus`` and ``gpu_type``; columns of history, requests and running jobs alike."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tidegrid.estimators.decoders import shape_of
-from tidegrid.estimators.gpus import estimated_reach
+from tidegrid.estimators.gpus import Gpu, estimated_reach
 from tidegrid.estimators.gpus import find as find_gpu
 
 PREFILL_EFFICIENCY = 0.55
@@ -32,16 +32,20 @@ STEP_OVERHEAD_S = 0.004
 SEQUENCE_OVERHEAD_S = 1e-5
 """Host time of a decode step for each sequence of the batch: none in compiled engines, 40 µs in Python."""
 
-EXCHANGE_S, LINK_SHARE = 15e-6, 0.75
-"""Latency of one exchange between the GPUs of a copy, two a layer and step, and the share of the link that it attains
-(nccl-tests)."""
+EXCHANGE_S, ACROSS_S, LINK_SHARE = 15e-6, 50e-6, 0.75
+"""Latency of one exchange between the GPUs of a copy, two a layer and step, inside a node and across nodes, and the
+share of the link that it attains (nccl-tests)."""
 
 TENSOR_PARALLEL = 0.9
 """What remains of the speed for each doubling of the GPUs that share one copy, beside the exchange: smaller products,
 and waiting for the slowest."""
 
 MAX_BATCH, LARGE_GIB = (256.0, 1024.0), 70.0
-"""Sequences decoded together at most, on GPUs below and from 70 GiB: vLLM's ``max_num_seqs`` offline."""
+"""Sequences decoded together at most, on GPUs below and from 70 GiB but an A100: vLLM's ``max_num_seqs``."""
+
+MIXED = 0.5
+"""Share of a prompt's arithmetic that engines hide in the memory-bound steps of answers being written: none where the
+two take turns, all of it where each step mixes them (Agrawal et al., SARATHI, arXiv 2308.16369)."""
 
 USABLE = 0.9
 """Share of the GPU's memory for weights and cache: the default of vLLM's ``gpu_memory_utilization``."""
@@ -66,6 +70,9 @@ _FULL_ATTENTION = (
 )
 """Models that hold keys and values of every attention head: Llama 1 and 2 below 34 B, Qwen 1.5, OPT, BLOOM, GPT-J."""
 
+_FEW_HEADS = r"qwen-?2(\.5)?-(.*-)?(0\.5|1\.5|3|7)b"
+"""Models with half as many heads of keys and values as others of their size: the small ones of Qwen 2 and 2.5."""
+
 _LATENT_ATTENTION = r"deepseek-?(v2|v3|r1)(?!.*(distill|llama|qwen))|kimi-?k2"
 """Models with multi-head latent attention: 576 numbers a layer and token (DeepSeek-V3, arXiv 2412.19437)."""
 
@@ -75,20 +82,23 @@ def kv_bytes(params_b: np.ndarray, model: Sequence[str] = ()) -> np.ndarray:
 
     Models with grouped-query attention: Llama 3 holds 131 kB at 8 and 328 kB at 70 billion parameters (32 and 80
     layers × 8 heads × 128 × 2 × 2 bytes), a power of 0.42 in the parameters. With full attention it is layers × width
-    × 4 bytes: 524 kB at 6.7 and 819 kB at 13 billion (Llama 2), a power of 0.67. With latent attention: 61 layers ×
-    576 × 2 bytes at 671 billion.
+    × 4 bytes: 524 kB at 6.7 and 819 kB at 13 billion (Llama 2), a power of 0.67. With few heads: 57 kB at 7.6 and 29 kB
+    at 1.5 billion (Qwen 2.5). With latent attention: 61 layers × 576 × 2 bytes at 671 billion.
     """
     grouped = 131e3 * (params_b / 8.0) ** 0.42
     full, latent = 524e3 * (params_b / 6.7) ** 0.67, 70e3 * (params_b / 671.0) ** 0.42
+    few = 57e3 * (params_b / 7.6) ** 0.42
     kind = {name: _attention(name) for name in set(model)}
     at = np.array([kind[name] for name in model] or ["grouped"] * len(params_b))
-    return np.select([at == "full", at == "latent"], [full, latent], grouped)
+    return np.select([at == "full", at == "latent", at == "few"], [full, latent, few], grouped)
 
 
 def _attention(model: str) -> str:
     name = re.sub(r"[\s_]+", "-", model.lower())
     if re.search(_LATENT_ATTENTION, name):
         return "latent"
+    if re.search(_FEW_HEADS, name):
+        return "few"
     return "full" if re.search(_FULL_ATTENTION, name) else "grouped"
 
 
@@ -109,7 +119,7 @@ class Phases:
     Attributes
     ----------
     start, prefill, decode : ndarray of shape (rows,)
-        Seconds.
+        Seconds; ``decode`` without the part of it in which prompts are read as well.
     need_gib : ndarray
         GiB for the weights, the cache of one sequence and workspace, over all GPUs.
     have_gib : ndarray
@@ -142,8 +152,8 @@ class Phases:
 def phases(features: pd.DataFrame) -> Phases:
     """Return the data sheet's answer for each row of checked features.
 
-    The GPUs work as copies of the model side by side, each copy on as many GPUs (a power of two that holds it) as is
-    fastest.
+    The GPUs work as copies of the model side by side, each copy on as many GPUs as is told, or else (a power of two
+    that holds it) as is fastest.
     """
     names = features["gpu_type"].unique()
     sheets = {name: find_gpu(name) for name in names}
@@ -160,7 +170,8 @@ def phases(features: pd.DataFrame) -> Phases:
     fp4 = per_gpu({n: sheets[n][0].fp4 / sheets[n][0].tflops for n in names})
     link = per_gpu({n: sheets[n][0].link_gb_s * 1e9 * LINK_SHARE for n in names})
     net = per_gpu({n: sheets[n][0].net_gb_s * 1e9 * LINK_SHARE for n in names})
-    node = per_gpu({n: float(sheets[n][0].node) for n in names})
+    told_node = features["gpus_per_node"].to_numpy()
+    node = np.where(np.isnan(told_node), per_gpu({n: float(sheets[n][0].node) for n in names}), told_node)
     known = features["gpu_type"].map({n: sheets[n][1] for n in names}).to_numpy(dtype=bool)
 
     precision = features["precision"]
@@ -177,6 +188,7 @@ def phases(features: pd.DataFrame) -> Phases:
     prompts = features["prompts"].to_numpy()
     read, write = features["input_tokens"].to_numpy(), features["output_tokens"].to_numpy()
     gpus = features["gpus"].to_numpy()
+    kept = features["cache_gib"].to_numpy() * 2.0**30
 
     weights = whole * width
     # engines that run in narrow floats hold the cache in 8 bits
@@ -195,11 +207,12 @@ def phases(features: pd.DataFrame) -> Phases:
         2.0 * active * (1.0 + read / (12.0 * wide)) / np.where(active < 0.7 * whole, EXPERTS_PREFILL, 1.0)
     )
 
-    most = per_gpu({n: MAX_BATCH[sheets[n][0].memory_gib >= LARGE_GIB] for n in names})
+    most = per_gpu({n: MAX_BATCH[_large(sheets[n][0])] for n in names})
 
     def times(copy: np.ndarray) -> np.ndarray:
         copies = gpus / copy
         free = np.maximum(copy * (memory - workspace) - weights, 0.0)
+        free = np.where(np.isnan(kept), free, np.minimum(copy * kept, free))
         room = np.clip(np.floor(free / np.maximum(cache * (read + 0.5 * write), 1.0)), 1.0, most)
         # prompts that do not fit together take turns: the last turn costs its steps however few it holds
         share = np.maximum(prompts / copies, 1.0)
@@ -214,26 +227,40 @@ def phases(features: pd.DataFrame) -> Phases:
         speed = bandwidth * DECODE_EFFICIENCY * pace
         weights_s, cache_s = touched / speed, together * cache * (read + 0.5 * write) / speed
         arithmetic = 2.0 * active * together / (flops * PREFILL_EFFICIENCY * pace)
-        exchange = np.where(copy > 1, 2.0 * layers * EXCHANGE_S, 0.0) + together * wire
+        latency = np.where(copy <= node, EXCHANGE_S, ACROSS_S)
+        exchange = np.where(copy > 1, 2.0 * layers * latency, 0.0) + together * wire
         host = STEP_OVERHEAD_S + SEQUENCE_OVERHEAD_S * together
         step = np.maximum(weights_s + cache_s, arithmetic) + exchange + host
         memory_bound = weights_s + cache_s >= arithmetic
         parts = [weights_s * memory_bound, cache_s * memory_bound, arithmetic * ~memory_bound, exchange, host]
         kind = np.argmax(parts, axis=0)
-        return np.array([share * read * prefill, turns * write * step, kind, together])
+        reading, writing = share * read * prefill, turns * write * step
+        # later prompts are read while answers wait for the memory; those of the first batch hide nowhere
+        waiting = turns * write * np.maximum(weights_s + cache_s - arithmetic, 0.0)
+        hidden = MIXED * np.maximum(1.0 - room / share, 0.0) * np.minimum(reading, waiting)
+        return np.array([reading, writing - hidden, kind, together])
 
-    best = times(np.minimum(least, widest))
+    told_copy = features["gpus_per_copy"].to_numpy()
+
+    def split(more: float) -> np.ndarray:
+        return np.minimum(np.where(np.isnan(told_copy), least * more, told_copy), widest)
+
+    best = times(split(1.0))
     # more GPUs a copy leave more room for the cache: whoever runs the job takes what is fastest
     for more in (2.0, 4.0, 8.0):
-        other = times(np.minimum(least * more, widest))
+        other = times(split(more))
         best = np.where(other[0] + other[1] < best[0] + best[1], other, best)
     prefill, decode, kind, together = best
-    told = features["startup_s"].to_numpy()
-    start = np.where(np.isnan(told), START_S + weights / (LOAD_GB_S * 1e9), told)
+    told_start = features["startup_s"].to_numpy()
+    start = np.where(np.isnan(told_start), START_S + weights / (LOAD_GB_S * 1e9), told_start)
     gib = 2.0**30
     return Phases(
         start, prefill, decode, (need + workspace) / gib, widest * memory / gib, fits, known, kind, together
     )
+
+
+def _large(gpu: Gpu) -> bool:
+    return gpu.memory_gib >= LARGE_GIB and not gpu.name.startswith("A100")
 
 
 def _attainable(tflops: float, bandwidth_gb_s: float, reach: float) -> float:

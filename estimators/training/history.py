@@ -118,16 +118,16 @@ class View:
 
     def scale(self, scale: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
         """Return how little is known of each row (0 to 1), and the scale of its log residual."""
-        return blended(self.rows, self.site.variance(), self.site.loudness(), self.history.site.noise, scale)
+        return blended(self.rows, self.site.variance(), self.history.site.noise, scale)
 
 
 def blended(
-    rows: Rows, variance: np.ndarray, loud: np.ndarray, noise: float, scale: Mapping[str, float]
+    rows: Rows, variance: np.ndarray, noise: float, scale: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return how little is known of each row, and the scale of its log residual between the prior's and its own."""
     # a new stack still shares the site's offset: that alone is not knowing it
     unknown = np.clip(variance / (KNOWN * SiteModel.prior_variance(rows.keys)), 0.0, 1.0)
-    own = np.sqrt(variance + noise**2) * loud
+    own = np.sqrt(variance + noise**2)
     prior = intervals.prior_scale(rows.runs, scale)
     return unknown, np.sqrt(unknown**2 * prior**2 + (1.0 - unknown**2) * own**2)
 
@@ -219,8 +219,7 @@ def _fill_pool(
 
     site = out.site
     without, variance = site.leave_one_out()
-    loud = site.view(site.x, site.keys).loudness(left_out=True)
-    pool, whose = (z[kept] - without) / blended(rows[kept], variance, loud, site.noise, scale)[1], kept
+    pool, whose = (z[kept] - without) / blended(rows[kept], variance, site.noise, scale)[1], kept
     beyond = np.setdiff1d(telling, kept)
     if len(beyond):
         latest = beyond[np.argsort(-order[beyond], kind="stable")[:BEYOND]]

@@ -26,17 +26,11 @@ SITE, STACK, USER, NAME = 0.15, 0.22, 0.10, 0.20
 LOCAL, GLOBAL, LENGTH = 0.30, 0.08, 2.0
 """Standard deviations of the smooth functions inside and across stacks, and their length in scaled features."""
 
-NOISES = (0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
+NOISES = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Noise levels (log hours) among which the rows choose by their leave-one-out likelihood."""
 
 NEWTON = 8
 """Steps to the mode of the posterior where there are lower bounds."""
-
-QUIET = 2.0
-"""Rows of loudness 1 that the rows like a request must outweigh."""
-
-NORMAL_MAD = 0.8
-"""Mean absolute value of a standard normal."""
 
 SHRINK = 4.0
 """Rows that a key's own mean must outweigh."""
@@ -156,7 +150,6 @@ class SiteModel:
         # symmetric up to rounding; the factor gives the posterior's spread by one product
         even = (self._inverse + self._inverse.T) / 2 + 1e-10 * np.eye(rows)
         self._half = np.linalg.cholesky(even) if rows else k
-        self._loud: np.ndarray | None = None
 
     def _impute(self, mean: np.ndarray, bounds: np.ndarray, own: np.ndarray) -> None:
         """Let lower bounds stand for normal observations with the slope and curvature of their likelihood.
@@ -210,14 +203,6 @@ class SiteModel:
         known = -(2.5 * np.log1p(residual**2 / (4.0 * total)) + 0.5 * np.log(total))
         beyond = norm.logsf(residual / np.sqrt(total))
         return float(np.where(self.seen, known, beyond).sum())
-
-    def _loudness(self) -> np.ndarray:
-        if self._loud is None:
-            mean, variance = self.leave_one_out()
-            self._loud = (
-                np.minimum(np.abs(self.y - mean) / np.sqrt(variance + self.noise**2), 6.0) / NORMAL_MAD
-            )
-        return self._loud
 
     def _left(self, keys: Keys) -> np.ndarray:
         out = np.zeros(len(keys))
@@ -282,17 +267,6 @@ class SiteView:
         """Return its variance, without noise."""
         whole = self.site.prior_variance(self.keys)
         return np.asarray(np.maximum(whole - ((self._cross @ self.site._half) ** 2).sum(axis=1), 1e-6))
-
-    def loudness(self, *, left_out: bool = False) -> np.ndarray:
-        """Return how much louder than the process's own spread the rows like each row are.
-
-        The mean absolute scaled residual of kept rows of the stack, those near counting most, shrunk towards 1 by
-        :data:`QUIET` rows. ``left_out`` leaves each kept row out of its own mean (the rows are the kept ones then).
-        """
-        weight = self._stack * (0.15 + self._near) * self.site.seen
-        if left_out:
-            np.fill_diagonal(weight, 0.0)
-        return np.asarray((weight @ self.site._loudness() + QUIET) / (weight.sum(axis=1) + QUIET))
 
     def similar(self) -> np.ndarray:
         """Return how many kept rows of the same stack correlate with each row by 0.3 or more."""

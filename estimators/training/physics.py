@@ -76,7 +76,7 @@ CONSTANTS: dict[str, Constant] = {
     "adapters": Constant(1.15, 0.15, "slow-down of frozen layers by their adapters"),
     "dequantize": Constant(
         5.5,
-        0.15,
+        0.40,
         "dequantizing 4- or 8-bit weights, relative to its memory traffic (2 to 6 in published pairs)",
     ),
     "padding": Constant(0.40, 0.40, "padding of unpacked batches: 1 + padding · ln(micro-batch)"),
@@ -138,6 +138,9 @@ STARTUP_S = 90.0
 
 LOAD_BYTES_S = 2e9
 """Bytes a second at which a node reads a model's weights from shared storage."""
+
+OVERLAPPING = ("Hopper", "Blackwell")
+"""Architectures whose software hides the sums of tensor parallelism behind products (Transformer Engine's overlap)."""
 
 BOUNDS = ("arithmetic", "memory", "overhead", "network", "generation")
 """What may bound a step."""
@@ -225,17 +228,21 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     gathers = (r.zero >= 3) & (r.dp * r.cp > 1)
     kernels = 1.0 + r.adapter_launches + 0.5 * qlora + 1.0 * moe + 1.0 * gathers
     launches = c["launch"] * r.layers / r.pp * passes * kernels
-    working = arithmetic + moved
-    micro = (working**SHARPNESS + launches**SHARPNESS + read**SHARPNESS) ** (1.0 / SHARPNESS)
     # each pass reads the narrow weights and writes and reads them as 16 bits, once a micro-batch however small
     bytes_a_weight = (r.weight_bits / 8.0 + 4.0) * c["dequantize"] * qlora + 16.0 * r.adapter_passes
     reformed = bytes_a_weight * (1.0 + r.backward + recompute) * r.params / ranks / r.hbm
+    # a GPU that waits for launches reforms weights meanwhile
+    working = arithmetic + moved + reformed
+    micro = (working**SHARPNESS + launches**SHARPNESS + read**SHARPNESS) ** (1.0 / SHARPNESS)
 
     link, net = r.link * c["link"], np.minimum(r.link * c["link"], r.net * c["net"])
     wire = 2.0 * micro_tokens * r.hidden * r.layers / r.pp  # bytes of the activations of a stage
     tensor = np.where(r.tp > 1, 4.0 * (1.0 + 0.5 * recompute) * wire * 2.0 * (r.tp - 1) / r.tp, 0.0)
     tensor = tensor / np.where(r.tp <= r.node, link, net)
-    context_exchange = np.where(r.cp > 1, 2.0 * wire / np.where(r.tp * r.cp <= r.node, link, net), 0.0)
+    tensor = tensor * np.where(np.array([a in OVERLAPPING for a in sheets.ARCHS])[r.arch], c["exposed"], 1.0)
+    # keys and values go around a ring while attention runs on those that have arrived (Liu et al., arXiv:2310.01889)
+    around = c["exposed"] * 2.0 * wire / np.where(r.tp * r.cp <= r.node, link, net)
+    context_exchange = np.where(r.cp > 1, around, 0.0)
     # top-8 routing, out and back, forward and backward
     routed = moe & ((r.ep > 1) | ((r.zero < 3) & (r.gpus > 1)))
     across_experts = np.where(r.ep <= r.node, link, net)
@@ -250,7 +257,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
     held = np.where(lora, r.weight_bits / 16.0, 1.0)
     gather = c["gather"] * (2.0 + trained) * shard * held * share / across
     gather = np.where((r.zero >= 3) & (replicas > 1), gather, 0.0)
-    busy = micro + reformed + tensor + context_exchange + dispatch
+    busy = micro + tensor + context_exchange + dispatch
     # gathers overlap with computation: the longer one shows, and a third of the shorter
     micro_time = np.maximum(busy, gather) + 0.3 * np.minimum(busy, gather)
     # weights kept by the host pass PCIe, 10 GB/s attained
@@ -283,7 +290,7 @@ def terms(r: Runs, c: Mapping[str, float]) -> Terms:
         train_flops=2.0 * (1.0 + r.backward) * (r.active + r.layers * r.hidden * context) * r.tokens,
         attention_flops=attention * r.tokens, recompute_flops=2.0 * r.active * recompute * r.tokens,
         extra_flops=2.0 * r.active * (r.policy_forward + aux) * r.tokens, bound=bound, bubble=bubble * steps,
-        update=update * steps, steps=steps, padded=padded, launch_ratio=launches / working,
+        update=update * steps, steps=steps, padded=padded, launch_ratio=launches / (arithmetic + moved),
     )  # fmt: skip
 
 

@@ -116,7 +116,8 @@ def frame(raw: pd.DataFrame) -> pd.DataFrame:
     technique = text["technique"].str.lower().str.strip().map(TECHNIQUES).fillna("sft")
     out["variant"] = np.where(lora, "lora_", "full_") + technique
     out["gpu_type"] = text["gpu_type"]
-    out["precision"] = _precision(text["precision"], strategy, text["model"])
+    quantized = strategy.where(~notes.str.contains("quantize=bnb.nf4", regex=False), "qlora")
+    out["precision"] = _precision(text["precision"], quantized, text["model"])
     out["sharding"] = text["sharding"].where(
         ~text["sharding"].str.contains(r"gen \[|without", regex=True), ""
     )

@@ -240,6 +240,39 @@ def test_a_copy_over_several_nodes_waits_for_the_network() -> None:
     assert wide["prefill_s"].iloc[0] / narrow["prefill_s"].iloc[0] > 1.1 * flops_ratio
 
 
+def test_a_split_that_is_told_is_the_one_that_counts() -> None:
+    """Small models run faster as two copies than as one on two GPUs, and no split can be faster than the fastest."""
+    fields = {"gpus": 2.0, "prompts": 5000.0, "startup_s": 0.0}
+    free, one, two = (
+        hours(**fields, **split) for split in ({}, {"gpus_per_copy": 1.0}, {"gpus_per_copy": 2.0})
+    )
+    assert free == pytest.approx(min(one, two)) and two > 1.05 * one
+
+
+def test_a_copy_split_over_nodes_is_slower_than_within_one() -> None:
+    fields = {"gpus": 2.0, "gpus_per_copy": 2.0, "startup_s": 0.0}
+    assert hours(**fields, gpus_per_node=1.0) > 1.3 * hours(**fields, gpus_per_node=2.0)
+
+
+def test_a_smaller_cache_holds_fewer_sequences() -> None:
+    fields = {"output_tokens": 1000.0, "startup_s": 0.0}
+    told = [hours(**fields, cache_gib=gib) for gib in (2.0, 8.0, 1000.0)]
+    assert told[0] > 2.0 * told[1] > 2.0 * told[2] and told[2] == hours(**fields)
+
+
+def test_later_prompts_are_read_while_answers_are_written() -> None:
+    """A job of many batches takes less than as many jobs of one batch each."""
+    fields = {"model_params_b": 30.0, "input_tokens": 2000.0, "output_tokens": 500.0, "startup_s": 0.0}
+    room = phases(checked_features(job(**fields), BatchInferenceEstimator.features)).together[0]
+    assert hours(**fields, prompts=50 * room) < 0.95 * 50 * hours(**fields, prompts=room)
+
+
+def test_small_qwen_models_hold_half_the_cache_of_others() -> None:
+    """Qwen2.5-7B: 28 layers × 4 heads × 128 × 2 × 2 bytes; 72B has the usual eight heads."""
+    held = kv_bytes(np.array([7.6, 72.7, 1.5]), ["Qwen2.5-7B-Instruct", "qwen2-72b", "qwen2-1.5b"])
+    assert held == pytest.approx([57e3, 328e3, 29e3], rel=0.06)
+
+
 def test_a_saved_estimator_predicts_the_same_bytes() -> None:
     X, y = _site(30, 3, read=2.0, write=0.5)
     fitted = BatchInferenceEstimator().fit(X, y)
