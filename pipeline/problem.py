@@ -105,11 +105,9 @@ def _column(frame: pd.DataFrame, name: str) -> Sequence[Any]:
         return [""] * len(frame)
     unknown = frame[name].isna()
     cells = frame[name].tolist()
-    return (
-        ["" if gone else cell for cell, gone in zip(cells, unknown.tolist(), strict=True)]
-        if unknown.any()
-        else cells
-    )
+    if not unknown.any():
+        return cells
+    return ["" if gone else cell for cell, gone in zip(cells, unknown.tolist(), strict=True)]
 
 
 def _groups(state: State) -> list[dict[str, Any]]:
@@ -218,7 +216,7 @@ def _asked(state: State, estimates: Estimates, jobs: list[range], lengths: np.nd
     for k, mine in enumerate(jobs):
         if count[k] > 1:
             sized = [i for i, entry in enumerate(mine) if asks[entry]]
-            out[k] = min(sized, key=lambda i: (load[pools[mine[i]]] / size[pools[mine[i]]], i))  # noqa: B023
+            out[k] = min(sized, key=lambda i: (load[pools[mine[i]]] / size[pools[mine[i]]], i))
         if out[k] >= 0:
             entry = mine[out[k]]
             load[pools[entry]] += gpus[entry] * int(lengths[entry])
