@@ -94,6 +94,7 @@ class _Told:
     whole: dict[str, np.ndarray] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     traffic: pd.DataFrame | None = None
+    series: set[str] = field(default_factory=set)
     apps: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -226,7 +227,7 @@ class Estimating:
             state.cluster,
             self.estimators,
             self.brief,
-            state.features.take(new),
+            state.features_of(new),
             scaling,
         )
         told.estimates = told.estimates.joined(found)
@@ -240,8 +241,9 @@ class Estimating:
         levels = tuple(sorted({*LEVELS, policy.demand_quantile}))
         if not series:
             return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {})
-        if told.traffic is None or not set(series).issubset(told.traffic["unique_id"]):
+        if told.traffic is None or not told.series.issuperset(series):
             told.traffic, told.apps = self._traffic(state, policy, told, series, levels), []
+            told.series = set(series)
         # the GPUs that apps hold change inside an hour; what they need does not, where it follows from traffic
         asked = [
             (
@@ -311,7 +313,9 @@ class Estimating:
         self._jobs += len(news)
         self._arrived.see(news)
         traffic = news.traffic
-        known = traffic[traffic["value"].notna()] if len(traffic) else traffic
+        if not len(traffic):
+            return
+        known = traffic[traffic["value"].notna()]
         for name, last in zip(known["series_id"].tolist(), known["timestamp"].tolist(), strict=True):
             self._last[str(name)] = max(last, self._last.get(str(name), last))
 
