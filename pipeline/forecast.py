@@ -203,7 +203,9 @@ class Estimating:
             told.arriving = self._arrived.again(state.now, state.cluster)
         known = [frame["priority"].to_numpy(dtype=float) for frame in (state.requests, state.running)]
         arrivals = Arrivals(told.arriving, np.sort(np.concatenate(known)))
-        return Forecast(told.estimates.of(waiting), left, demand, tuple(events), arrivals)
+        # what left the queue and is back is asked for again
+        told.estimates, told.waiting = told.estimates.of(waiting), set(waiting)
+        return Forecast(told.estimates, left, demand, tuple(events), arrivals)
 
     def _ask(self, state: State, told: _Told, scaling: float | None) -> None:
         """Ask for the durations of all jobs that have not been asked for in this hour, in one pass."""

@@ -138,6 +138,7 @@ class Simulated:
         self._hours_known = -WARM_UP_HOURS
         self._requests, self._started = _tables(trace)
         self._features, self._past = request_features(self._requests), _plain(trace.jobs)
+        self._past_features = request_features(self._past)
         self._unit = pd.DatetimeIndex(self._started["submit_time"]).unit
         self._cluster: tuple[object, Cluster] | None = None
 
@@ -244,7 +245,9 @@ class Simulated:
         news = _NOTHING
         if self._news or (hours > self._hours_known and self.trace.apps):
             traffic = self._traffic(self._hours_known, hours)
-            news = History(self._jobs(self._news), traffic, checked=True, instant=now)
+            # jobs that ran at another size than they asked for are read afresh
+            known = self._past_features.take(self._news) if self.trace.sizes is None else None
+            news = History(self._jobs(self._news), traffic, checked=True, instant=now, features=known)
         self._hours_known, self._news = hours, []
         held = [self.played.ids[j] for j in self.running]
         changed: dict[str, object] = {
@@ -374,7 +377,7 @@ class Simulated:
 
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""
-        table = self._past.iloc[jobs]
+        table = self._past.take(jobs)
         if not jobs:
             return table
         begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
