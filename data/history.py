@@ -30,6 +30,8 @@ class History:
         Whether both come from this package's readers and need no second validation.
     instant
         The instant of which this is the view; None for all that the files hold.
+    features
+        What :func:`request_features` returns of the jobs, on their index, where that is known already.
 
     Notes
     -----
@@ -44,6 +46,7 @@ class History:
         *,
         checked: bool = False,
         instant: pd.Timestamp | None = None,
+        features: pd.DataFrame | None = None,
     ) -> None:
         if jobs is None:
             jobs = pd.DataFrame({c.name: blank(c, pd.RangeIndex(0)) for c in JOBS.columns if c.always})
@@ -59,11 +62,11 @@ class History:
             )
         elif not checked:
             traffic = regular_hours(traffic)
-        self._jobs = (
-            jobs.sort_values(["submit_time", "job_id"], kind="stable", ignore_index=True)
-            if len(jobs) > 1
-            else jobs.reset_index(drop=True)
-        )
+        if len(jobs) > 1:
+            jobs = jobs.sort_values(["submit_time", "job_id"], kind="stable")
+            features = None if features is None else features.loc[jobs.index]
+        self._jobs = jobs.reset_index(drop=True)
+        self._features = None if features is None else features.reset_index(drop=True)
         self._traffic = traffic.reset_index(drop=True)
         self._instant = instant
 
@@ -176,7 +179,7 @@ class History:
         InputError
             Running jobs are asked for, and this is not the view of an instant.
         """
-        jobs = self._jobs
+        jobs, features = self._jobs, self._features
         if kind is not None:
             jobs = jobs[jobs["kind"] == kind]
         hours = jobs["duration_s"] / 3600.0
@@ -191,10 +194,16 @@ class History:
         keep = hours.notna()
         if not keep.all():
             jobs, hours = jobs[keep], hours[keep]
-        jobs = jobs.reset_index(drop=True)
+        if features is None:
+            X = request_features(jobs)
+        elif len(jobs) < len(features):
+            X = features.loc[jobs.index]
+        else:
+            X = features.copy(deep=not _LAZY_COPIES)
+        if len(jobs) < len(self._jobs):
+            jobs, hours, X = (part.reset_index(drop=True) for part in (jobs, hours, X))
         observed = (jobs["status"] == "completed").rename("observed")
-        y = hours.reset_index(drop=True).rename("duration_h")
-        return request_features(jobs), y, observed, jobs["known_at"]
+        return X, hours.rename("duration_h"), observed, jobs["known_at"]
 
 
 _KNOWN_AT_SUBMIT = frozenset(c.name for c in JOBS.columns if c.known == "submit")

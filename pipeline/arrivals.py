@@ -51,10 +51,14 @@ class Arrived:
 
     def see(self, news: History) -> None:
         """Take in jobs that have ended."""
-        jobs = news.jobs
-        jobs = jobs[jobs["duration_s"].notna().to_numpy() & (jobs["status"] != "running").to_numpy()]
-        if not len(jobs):
+        if not len(news):
             return
+        jobs = news.jobs
+        ended = jobs["duration_s"].notna().to_numpy() & (jobs["status"] != "running").to_numpy()
+        if not ended.any():
+            return
+        if not ended.all():
+            jobs = jobs[ended]
         self.submitted.append(jobs["submit_time"].to_numpy(dtype="datetime64[s]").astype("int64") / 3600)
         gpus, seconds = (jobs[name].to_numpy(dtype=float) for name in ("gpus", "duration_s"))
         self.gpu_hours.append(gpus * seconds / 3600)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, groupby
 from statistics import NormalDist
 from typing import Any
 
@@ -101,11 +102,13 @@ class Estimates:
         )
 
     @cached_property
-    def rows(self) -> dict[str, list[int]]:
-        """Where the entries of each job are."""
-        out: dict[str, list[int]] = {}
-        for k, job in enumerate(self.columns["job_id"].tolist()):
-            out.setdefault(job, []).append(k)
+    def rows(self) -> dict[str, range]:
+        """Where the entries of each job are: they lie together."""
+        out: dict[str, range] = {}
+        at = 0
+        for job, entries in groupby(self.columns["job_id"].tolist()):
+            first, at = at, at + sum(1 for _ in entries)
+            out[job] = range(first, at)
         return out
 
     def at(self, level: float) -> pd.Series:
@@ -127,19 +130,23 @@ class Estimates:
             {**self.reasons, **more.reasons},
         )
         before = len(self.work)
-        vars(out)["rows"] = self.rows | {job: [before + k for k in at] for job, at in more.rows.items()}
+        vars(out)["rows"] = self.rows | {
+            job: range(before + at.start, before + at.stop) for job, at in more.rows.items()
+        }
         return out
 
     def of(self, jobs: Iterable[str]) -> "Estimates":
         """Return the estimates of some jobs, in their order."""
         wanted = list(jobs)
-        at: list[int] = []
-        rows: dict[str, list[int]] = {}
-        for job in wanted:
-            mine = self.rows.get(job)
-            if mine:
-                rows[job] = list(range(len(at), len(at) + len(mine)))
-                at += mine
+        if not self.reasons and wanted == list(self.rows):
+            return self
+        known = [(job, mine) for job in wanted if (mine := self.rows.get(job)) is not None]
+        at = np.fromiter(chain.from_iterable(mine for _, mine in known), np.intp)
+        rows: dict[str, range] = {}
+        end = 0
+        for job, mine in known:
+            first, end = end, end + len(mine)
+            rows[job] = range(first, end)
         reasons = {job: self.reasons[job] for job in wanted if job in self.reasons}
         out = self._take(at, reasons)
         vars(out)["rows"] = rows
@@ -475,46 +482,24 @@ def _candidates(
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray], dict[str, str]]:
     """Return what estimators read of each shape that a request may have, what it is, and why jobs have none."""
     pools = list(pools)
-    types = sorted({pool.gpu_type for pool in pools})
     refused: dict[str, str] = {}
     where: list[int] = []
     found: list[tuple[Any, ...]] = []
+    alike: dict[tuple[Any, ...], list[tuple[Any, ...]] | str] = {}
     columns = ("job_id", "gpus", "min_gpus", "max_gpus", "gpu_type", *_WHERE)
-    cells = (requests[name].tolist() if name in requests else [np.nan] * len(requests) for name in columns)
-    for i, (job, gpus, min_gpus, max_gpus, wanted_type, only, on, wide) in enumerate(
-        zip(*cells, strict=True)
-    ):
+    cells = (_cells(requests, name) for name in columns)
+    for i, (job, gpus, least, most, gpu_type, only, on, wide) in enumerate(zip(*cells, strict=True)):
         wanted = int(gpus)
-        low, high = _whole(min_gpus, wanted), _whole(max_gpus, wanted)
-        gpu_type, may, nodes = str(wanted_type), _names(only), _nodes(on)
-        matching = [
-            pool
-            for pool in pools
-            if gpu_type in ("", pool.gpu_type)
-            and (not may or pool.id in may)
-            and (not nodes or any(name in pool.node_index for name in nodes))
-        ]
-        if not matching:
-            refused[str(job)] = _nowhere(gpu_type, may, nodes, types)
+        low, high = (wanted if cell is None else int(cell) for cell in (least, most))
+        asks = (wanted, low, high, str(gpu_type), str(only or ""), str(on or ""), int(wide or 0))
+        if asks not in alike:
+            alike[asks] = _shapes(pools, *asks)
+        mine = alike[asks]
+        if isinstance(mine, str):
+            refused[str(job)] = mine
             continue
-        before = len(where)
-        for pool in matching:
-            slower = _slower(pool, pools) if not gpu_type else 1.0
-            for counted, held, asked in _sizes(pool, wanted, low, high):
-                if held <= pool.gpus:
-                    where.append(i)
-                    on_nodes = _whole(wide, 0) if asked else 0
-                    spread = on_nodes if _even(pool, held, on_nodes) else laid(pool, held)[1]
-                    of_node = float(pool.gpus_per_node or pool.node_size or np.nan)
-                    found.append(
-                        (str(job), pool.id, held, spread, asked, counted, pool.gpu_type, of_node, slower)
-                    )
-        if len(where) == before:
-            fewest = min(laid(pool, low)[0] for pool in matching)
-            refused[str(job)] = (
-                f"needs {'a block of ' if matching[0].placement == 'line' else ''}{fewest} GPUs; the largest pool that "
-                f"it may use has {max(pool.gpus for pool in matching)}"
-            )
+        where += [i] * len(mine)
+        found += [(str(job), *shape) for shape in mine]
     kinds: tuple[Any, ...] = (object, object, np.int64, np.int64, np.bool_, float, object, float, float)
     parts = [np.array([one[k] for one in found], dtype=kind) for k, kind in enumerate(kinds)]
     shapes = dict(zip(_SHAPE, parts, strict=False))
@@ -525,6 +510,52 @@ def _candidates(
     rows = rows.take(where)
     new = {"gpus": sizes, "gpu_type": of_type, "asked_gpus": rows["gpus"].to_numpy(), "_slower": slowness}
     return _with_nodes(rows.reset_index(drop=True), of_nodes, **new), shapes, refused
+
+
+def _cells(table: pd.DataFrame, name: str) -> list[Any]:
+    """Return a column's cells, None for unknown; a column that is absent has none."""
+    if name not in table:
+        return [None] * len(table)
+    column = table[name]
+    unknown = column.isna().to_numpy()
+    cells = column.tolist()
+    return (
+        [None if gone else cell for cell, gone in zip(cells, unknown, strict=True)]
+        if unknown.any()
+        else cells
+    )
+
+
+def _shapes(
+    pools: list[Pool], wanted: int, low: int, high: int, gpu_type: str, only: str, on: str, wide: int
+) -> list[tuple[Any, ...]] | str:
+    """Return what a request may run at, as ``_SHAPE`` and what estimators read of it; or why there is nothing."""
+    may, nodes = set(only.split()), set(nodes_of(on)) if on else set()
+    matching = [
+        pool
+        for pool in pools
+        if gpu_type in ("", pool.gpu_type)
+        and (not may or pool.id in may)
+        and (not nodes or any(name in pool.node_index for name in nodes))
+    ]
+    if not matching:
+        return _nowhere(gpu_type, may, nodes, sorted({pool.gpu_type for pool in pools}))
+    out: list[tuple[Any, ...]] = []
+    for pool in matching:
+        slower = _slower(pool, pools) if not gpu_type else 1.0
+        of_node = float(pool.gpus_per_node or pool.node_size or np.nan)
+        for counted, held, asked in _sizes(pool, wanted, low, high):
+            if held <= pool.gpus:
+                on_nodes = wide if asked else 0
+                spread = on_nodes if _even(pool, held, on_nodes) else laid(pool, held)[1]
+                out.append((pool.id, held, spread, asked, counted, pool.gpu_type, of_node, slower))
+    if out:
+        return out
+    fewest = min(laid(pool, low)[0] for pool in matching)
+    return (
+        f"needs {'a block of ' if matching[0].placement == 'line' else ''}{fewest} GPUs; the largest pool that "
+        f"it may use has {max(pool.gpus for pool in matching)}"
+    )
 
 
 _WHERE = ("allowed_pools", "allowed_nodes", "nodes")
@@ -542,24 +573,12 @@ def _even(pool: Pool, gpus: int, nodes: int) -> bool:
     return gpus % nodes == 0 and gpus // nodes <= pool.node_size and nodes * pool.node_size <= pool.gpus
 
 
-def _names(cell: Any) -> set[str]:
-    return set() if pd.isna(cell) else set(str(cell).split())
-
-
-def _nodes(cell: Any) -> set[str]:
-    return set() if pd.isna(cell) or not cell else set(nodes_of(str(cell)))
-
-
 def _nowhere(gpu_type: str, pools: set[str], nodes: set[str], types: list[str]) -> str:
     if nodes:
         return f"no pool that it may use has a node of {', '.join(sorted(nodes)[:5])} with GPUs of its type"
     if pools:
         return f"no pool that it may use ({', '.join(sorted(pools))}) has GPUs of its type"
     return f"no pool has GPUs of type {gpu_type}; there are {', '.join(types)}"
-
-
-def _whole(value: float, default: int) -> int:
-    return default if pd.isna(value) else int(value)
 
 
 def explain_request(request: pd.DataFrame, cluster: Cluster, estimators: Mapping[str, Estimator]) -> str:

@@ -94,6 +94,7 @@ class _Told:
     whole: dict[str, np.ndarray] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     traffic: pd.DataFrame | None = None
+    series: set[str] = field(default_factory=set)
     apps: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: dict[str, np.ndarray] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -202,7 +203,9 @@ class Estimating:
             told.arriving = self._arrived.again(state.now, state.cluster)
         known = [frame["priority"].to_numpy(dtype=float) for frame in (state.requests, state.running)]
         arrivals = Arrivals(told.arriving, np.sort(np.concatenate(known)))
-        return Forecast(told.estimates.of(waiting), left, demand, tuple(events), arrivals)
+        # what left the queue and is back is asked for again
+        told.estimates, told.waiting = told.estimates.of(waiting), set(waiting)
+        return Forecast(told.estimates, left, demand, tuple(events), arrivals)
 
     def _ask(self, state: State, told: _Told, scaling: float | None) -> None:
         """Ask for the durations of all jobs that have not been asked for in this hour, in one pass."""
@@ -226,7 +229,7 @@ class Estimating:
             state.cluster,
             self.estimators,
             self.brief,
-            state.features.take(new),
+            state.features_of(new),
             scaling,
         )
         told.estimates = told.estimates.joined(found)
@@ -240,8 +243,9 @@ class Estimating:
         levels = tuple(sorted({*LEVELS, policy.demand_quantile}))
         if not series:
             return Demand(pd.DataFrame(columns=["unique_id", "ds", "basis", *levels]), {})
-        if told.traffic is None or not set(series).issubset(told.traffic["unique_id"]):
+        if told.traffic is None or not told.series.issuperset(series):
             told.traffic, told.apps = self._traffic(state, policy, told, series, levels), []
+            told.series = set(series)
         # the GPUs that apps hold change inside an hour; what they need does not, where it follows from traffic
         asked = [
             (
@@ -311,7 +315,9 @@ class Estimating:
         self._jobs += len(news)
         self._arrived.see(news)
         traffic = news.traffic
-        known = traffic[traffic["value"].notna()] if len(traffic) else traffic
+        if not len(traffic):
+            return
+        known = traffic[traffic["value"].notna()]
         for name, last in zip(known["series_id"].tolist(), known["timestamp"].tolist(), strict=True):
             self._last[str(name)] = max(last, self._last.get(str(name), last))
 

@@ -22,9 +22,9 @@ def steps_of(hours: float, step_minutes: int) -> int:
     return max(1, math.ceil(hours * 60 / step_minutes - 1e-9))
 
 
-def _steps(hours: np.ndarray, step_minutes: int) -> list[int]:
+def _steps(hours: np.ndarray, step_minutes: int) -> np.ndarray:
     """Return `steps_of` of each."""
-    return np.maximum(1, np.ceil(hours * 60 / step_minutes - 1e-9)).astype(int).tolist()
+    return np.maximum(1, np.ceil(hours * 60 / step_minutes - 1e-9)).astype(np.int64)
 
 
 def build_problem(state: State, forecast: Forecast, policy: Policy, candidates: int | None = None) -> Problem:
@@ -103,12 +103,18 @@ def _column(frame: pd.DataFrame, name: str) -> Sequence[Any]:
     """Return a column's cells, empty text for none; a column that is absent has none."""
     if name not in frame:
         return [""] * len(frame)
-    return [cell if isinstance(cell, str) else "" if pd.isna(cell) else cell for cell in frame[name].tolist()]
+    unknown = frame[name].isna()
+    cells = frame[name].tolist()
+    if not unknown.any():
+        return cells
+    return ["" if gone else cell for cell, gone in zip(cells, unknown.tolist(), strict=True)]
 
 
 def _groups(state: State) -> list[dict[str, Any]]:
     """Return the arrays of jobs that have a limit."""
     limits: dict[str, int] = {}
+    if "array" not in state.requests or "array_limit" not in state.requests:
+        return []
     for array, most in zip(
         _column(state.requests, "array"), _column(state.requests, "array_limit"), strict=True
     ):
@@ -119,7 +125,7 @@ def _groups(state: State) -> list[dict[str, Any]]:
 
 def predecessors(requests: pd.DataFrame) -> dict[str, list[str]]:
     """Return the jobs that each waiting job comes after, by id; those that come after none are left out."""
-    cells = _column(requests, "after")
+    cells = _column(requests, "after") if "after" in requests else ()
     if not any(cells):
         return {}
     ids = requests["job_id"].astype(str)
@@ -152,46 +158,68 @@ def held_back(state: State, planned: Iterable[str]) -> dict[str, str]:
         missing |= set(more)
 
 
-class _Asking(NamedTuple):
-    """A waiting job that can run: its row in the queue, its place in the order, its rows of estimates.
+class _Queue(NamedTuple):
+    """The waiting jobs that can run, in order of submission.
 
-    ``asked`` says which of its shapes the submitter asks for; None for none of them.
+    Attributes
+    ----------
+    row, order
+        Their rows in the queue, and their places in the order.
+    entries
+        Where each one's estimates are.
+    asked
+        Which of its shapes the submitter asks for; -1 for none of them.
     """
 
-    row: int
-    order: int
-    rows: list[int]
-    asked: int | None
+    row: np.ndarray
+    order: np.ndarray
+    entries: list[range]
+    asked: np.ndarray
+
+    def take(self, at: np.ndarray) -> "_Queue":
+        """Return some of them."""
+        return _Queue(self.row[at], self.order[at], [self.entries[k] for k in at.tolist()], self.asked[at])
 
 
-def _queue(state: State, estimates: Estimates, steps: Sequence[int]) -> list[_Asking]:
+def _queue(state: State, estimates: Estimates, lengths: np.ndarray) -> _Queue:
     """Return the waiting jobs that can run, in order of submission.
 
     Baselines read which shape is asked for, and the length that a job is weighed by: the size asked for, in the pool
     with the least work queued; a submitter who may use several pools is taken to look at their queues.
     """
     ids, submitted = state.waiting_ids, state.requests["submit_time"].to_numpy("datetime64[ns]")
-    order: Sequence[int] = range(len(ids))
+    row = np.arange(len(ids))
     if len(ids) > 1 and not (np.diff(submitted) > np.timedelta64(0)).all():
         instants = submitted.tolist()
-        order = sorted(order, key=lambda k: (instants[k], ids[k]))
-    pools, gpus = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
-    asks = estimates.columns["asked"].tolist()
-    load, size = dict.fromkeys(pools, 0), {pool.id: pool.gpus for pool in state.cluster.pools}
+        row = np.array(sorted(row.tolist(), key=lambda k: (instants[k], ids[k])))
     left_out = held_back(state, {*estimates.rows, *state.running_ids})
-    out = []
-    for place, k in enumerate(order):
-        rows = estimates.rows.get(ids[k])
-        if rows is None or ids[k] in left_out:
-            continue
-        sized = [i for i, row in enumerate(rows) if asks[row]]
-        asked = sized[0] if sized else None
-        if len(sized) > 1:
-            asked = min(sized, key=lambda i: (load[pools[rows[i]]] / size[pools[rows[i]]], i))
-        if asked is not None:
-            row = rows[asked]
-            load[pools[row]] += gpus[row] * steps[row]
-        out.append(_Asking(k, place, rows, asked))
+    entries = [None if ids[k] in left_out else estimates.rows.get(ids[k]) for k in row.tolist()]
+    order = np.flatnonzero([mine is not None for mine in entries])
+    known = [mine for mine in entries if mine is not None]
+    return _Queue(row[order], order, known, _asked(state, estimates, known, lengths))
+
+
+def _asked(state: State, estimates: Estimates, jobs: list[range], lengths: np.ndarray) -> np.ndarray:
+    """Return which of its shapes each job's submitter asks for, -1 for none; jobs come in order of submission."""
+    asks = estimates.columns["asked"]
+    upto = np.concatenate([[0], np.cumsum(asks)])
+    first = np.fromiter((mine.start for mine in jobs), np.int64, len(jobs))
+    after = np.fromiter((mine.stop for mine in jobs), np.int64, len(jobs))
+    count = upto[after] - upto[first]
+    # the first entry at or after each job's first that is asked for
+    following = np.append(np.flatnonzero(asks), len(asks))[upto[first]]
+    out = np.where(count > 0, following - first, -1)
+    if not (count > 1).any():
+        return out
+    pools, gpus = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
+    load, size = dict.fromkeys(pools, 0), {pool.id: pool.gpus for pool in state.cluster.pools}
+    for k, mine in enumerate(jobs):
+        if count[k] > 1:
+            sized = [i for i, entry in enumerate(mine) if asks[entry]]
+            out[k] = min(sized, key=lambda i: (load[pools[mine[i]]] / size[pools[mine[i]]], i))
+        if out[k] >= 0:
+            entry = mine[out[k]]
+            load[pools[entry]] += gpus[entry] * int(lengths[entry])
     return out
 
 
@@ -201,79 +229,99 @@ def _waiting(
     """Return the waiting jobs that can run, in order of submission."""
     ids, waited, estimates = state.waiting_ids, state.waited_days(), forecast.estimates
     hours = interpolate(estimates.quantiles, policy.job_quantile)
-    lengths = _steps(hours, policy.step_minutes)
-    queue = _queue(state, estimates, lengths)
-    if not queue:
+    queue = _queue(state, estimates, _steps(hours, policy.step_minutes))
+    if not queue.entries:
         return []
-    at = [one.row for one in queue]
-    plain = state.requests["priority"].to_numpy(dtype=float)[at]
-    asked_h = hours[[one.rows[one.asked or 0] for one in queue]]
-    weight = raised(plain, waited[at], asked_h, policy)
+    plain = state.requests["priority"].to_numpy(dtype=float)[queue.row]
+    first = np.fromiter((mine.start for mine in queue.entries), np.int64, len(queue.entries))
+    weight = raised(plain, waited[queue.row], hours[first + np.maximum(queue.asked, 0)], policy)
     left_out: Collection[str] = ()
-    if candidates is not None and len(queue) > candidates:
-        chosen = np.sort(np.lexsort((np.arange(len(queue)), -weight))[:candidates])
-        queue, plain, weight = [queue[n] for n in chosen.tolist()], plain[chosen], weight[chosen]
-        left_out = held_back(state, {*(ids[one.row] for one in queue), *state.running_ids})
-    columns = ("kind", "earliest_time", "deadline")
-    kinds, earliest, deadlines = (state.requests[name].tolist() for name in columns)
-    shaped = _Shapes(state, estimates, policy)
-    rules = _Rules(state, state.requests)
+    if candidates is not None and len(weight) > candidates:
+        chosen = np.sort(np.lexsort((np.arange(len(weight)), -weight))[:candidates])
+        queue, plain, weight = queue.take(chosen), plain[chosen], weight[chosen]
+        left_out = held_back(state, {*(ids[row] for row in queue.row.tolist()), *state.running_ids})
+    jobs = state.requests.take(queue.row)
+    names = [ids[row] for row in queue.row.tolist()]
+    shaped, rules = _Shapes(state, jobs, estimates.of(names), policy), _Rules(state, jobs)
+    kinds, earliest, deadlines = (jobs[name].tolist() for name in ("kind", "earliest_time", "deadline"))
+    waits, hurries = (jobs[name].notna().tolist() for name in ("earliest_time", "deadline"))
     out: list[dict[str, Any]] = []
-    for one, mine, raised_to in zip(queue, plain.tolist(), weight.tolist(), strict=True):
-        row = one.row
-        if ids[row] in left_out:
+    for k, (name, mine, raised_to, order, asked) in enumerate(
+        zip(names, plain.tolist(), weight.tolist(), queue.order.tolist(), queue.asked.tolist(), strict=True)
+    ):
+        if name in left_out:
             continue
-        steps, due, wait = [lengths[k] for k in one.rows], None, 0.0
-        if not pd.isna(deadlines[row]):
-            left = (deadlines[row] - state.now).total_seconds() / 3600
-            steps, due = _due(left, hours[one.rows].tolist(), steps, policy.step_minutes)
-        if not pd.isna(earliest[row]):
-            wait = (earliest[row] - state.now).total_seconds() / 60 / policy.step_minutes
+        due, wait = None, 0.0
+        steps = shaped.steps_of(name)
+        if hurries[k]:
+            left = (deadlines[k] - state.now).total_seconds() / 3600
+            steps, due = _due(left, shaped.hours_of(name), steps, policy.step_minutes)
+        if waits[k]:
+            wait = (earliest[k] - state.now).total_seconds() / 60 / policy.step_minutes
         job: dict[str, Any] = {
-            "id": ids[row],
-            "kind": kinds[row],
+            "id": name,
+            "kind": kinds[k],
             "priority": _number(mine) if raised_to == mine else raised_to,
-            "order": one.order,
-            "shapes": [shaped.of(k, row, n) for k, n in zip(one.rows, steps, strict=True)],
+            "order": order,
+            "shapes": shaped.of(name, k, steps),
             "earliest": max(0, math.ceil(wait - 1e-9)),
             "deadline": due,
             "finish_inside": policy.finish_inside,
             "running": None,
-            "work": min(map(shaped.work_of, one.rows)),
-            **rules.of(row),
+            "work": shaped.work_of(name),
+            **rules.of(k),
         }
-        if one.asked is not None:
-            job["requested"] = one.asked
+        if asked >= 0:
+            job["requested"] = asked
         out.append(job)
     return out
 
 
 class _Shapes:
-    """Shapes of waiting jobs, as the contract states them, from rows of the estimates."""
+    """Shapes of waiting jobs, as the contract states them, from their estimates."""
 
-    def __init__(self, state: State, estimates: Estimates, policy: Policy) -> None:
+    def __init__(self, state: State, jobs: pd.DataFrame, estimates: Estimates, policy: Policy) -> None:
         self.pools = {pool.id: pool for pool in state.cluster.pools}
-        self.pool = estimates.columns["pool"].tolist()
-        self.gpus, self.nodes = estimates.columns["gpus"].tolist(), estimates.columns["nodes"].tolist()
+        self.rows, columns = estimates.rows, estimates.columns
+        self.pool, self.gpus, self.nodes = (columns[name].tolist() for name in ("pool", "gpus", "nodes"))
         self.success = estimates.success.tolist()
-        self.steps = _steps(interpolate(estimates.work, policy.job_quantile), policy.step_minutes)
-        self.on = _column(state.requests, "allowed_nodes")
+        hours = interpolate(estimates.quantiles, policy.job_quantile)
+        self.hours, self.steps = hours.tolist(), _steps(hours, policy.step_minutes).tolist()
+        work = _steps(interpolate(estimates.work, policy.job_quantile), policy.step_minutes)
+        self.work = (columns["gpus"] * work).tolist()
+        self.on = _column(jobs, "allowed_nodes")
 
-    def of(self, row: int, request: int, steps: int) -> dict[str, Any]:
-        """Return a shape; ``request`` is the row of its job in the queue."""
+    def hours_of(self, job: str) -> list[float]:
+        """Return the hours that each of a job's shapes is planned at."""
+        return self.hours[self._at(job)]
+
+    def steps_of(self, job: str) -> list[int]:
+        """Return the steps that each of a job's shapes is planned at."""
+        return self.steps[self._at(job)]
+
+    def work_of(self, job: str) -> int:
+        """Return the fewest GPU-steps that the job's work takes, whatever its time limit."""
+        return min(self.work[self._at(job)])
+
+    def of(self, job: str, request: int, steps: Sequence[int]) -> list[dict[str, Any]]:
+        """Return a job's shapes; ``request`` is its row among the jobs."""
+        on = nodes_of(str(self.on[request])) if self.on[request] else None
+        return [self._shape(row, n, on) for row, n in zip(self.rows[job], steps, strict=True)]
+
+    def _at(self, job: str) -> slice:
+        rows = self.rows[job]
+        return slice(rows.start, rows.stop)
+
+    def _shape(self, row: int, steps: int, on: Any) -> dict[str, Any]:
         pool, gpus = self.pools[self.pool[row]], self.gpus[row]
         shape: dict[str, Any] = {"pool": pool.id, "gpus": gpus, "steps": steps}
         if pool.placement == "node" and self.nodes[row] != -(-gpus // (pool.node_size or gpus)):
             shape["nodes"] = self.nodes[row]
-        if self.on[request]:
-            shape["within"] = [list(one) for one in pool.within(nodes_of(str(self.on[request])))]
+        if on is not None:
+            shape["within"] = [list(one) for one in pool.within(on)]
         if self.success[row] < 1.0:
             shape["success"] = round(self.success[row], 6)
         return shape
-
-    def work_of(self, row: int) -> int:
-        """Return the GPU-steps that the job's work takes at this shape, whatever its time limit."""
-        return int(self.gpus[row] * self.steps[row])
 
 
 class _Rules:

@@ -1,6 +1,6 @@
 """The state of a cluster at an instant: all that a decision may look at beside the forecast."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -32,8 +32,9 @@ class State:
         GPUs that an app may still exchange in the step that ``now`` lies in, by id; its cap where absent.
     known_until
         The latest instant that the sources tell anything of; None where that is unknown.
-    known_features : DataFrame or None
-        What estimators read of the requests, where that is known already; see :attr:`features`.
+    known_features
+        Returns what estimators read of the requests in some rows, where that is known already; see
+        :meth:`features_of`.
     lost : DataFrame
         Running jobs that hold a GPU that is down.
     twice
@@ -47,7 +48,7 @@ class State:
     first_seen: Mapping[str, pd.Timestamp] = field(default_factory=dict)
     swaps_left: Mapping[str, int] = field(default_factory=dict)
     known_until: pd.Timestamp | None = None
-    known_features: pd.DataFrame | None = None
+    known_features: Callable[[Sequence[int]], pd.DataFrame] | None = None
     lost: pd.DataFrame = field(default_factory=pd.DataFrame)
     twice: tuple[str, ...] = ()
 
@@ -82,10 +83,11 @@ class State:
             twice=tuple(requests["job_id"][named].astype(str)),
         )
 
-    @cached_property
-    def features(self) -> pd.DataFrame:
-        """What estimators read of the requests, on their index."""
-        return request_features(self.requests) if self.known_features is None else self.known_features
+    def features_of(self, rows: Sequence[int]) -> pd.DataFrame:
+        """Return what estimators read of the requests in some rows."""
+        if self.known_features is not None:
+            return self.known_features(rows)
+        return request_features(self.requests.take(rows))
 
     @cached_property
     def waiting_ids(self) -> list[str]:

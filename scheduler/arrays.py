@@ -221,15 +221,19 @@ def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
     by_owner: dict[tuple[str, str], list[int]] = {}
     for k, limit in enumerate(limits):
         by_owner.setdefault((limit.key, limit.owner), []).append(k)
-    counted = [
+    counted: list[list[int]] = (
         [
-            k
-            for key, owner in (("tenant", job.tenant), ("group", job.group))
-            if owner
-            for k in by_owner.get((key, owner), ())
+            [
+                k
+                for key, owner in (("tenant", job.tenant), ("group", job.group))
+                if owner
+                for k in by_owner.get((key, owner), ())
+            ]
+            for job in jobs
         ]
-        for job in jobs
-    ]
+        if limits
+        else [[]] * len(jobs)
+    )
     waiting = [(job, shape) for job in jobs if job.running is None for shape in job.shapes]
     rates = [
         job.least_work / shape.steps * shape.success if problem.pays_for_work else float(shape.gpus)
@@ -247,7 +251,10 @@ def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
         for p, pool in enumerate(problem.pools)
         for c in pool.closed or ()
     ]
-    pools = [problem.pool_by_id[shape.pool] for _, shape in waiting]
+    nodes = [
+        shape.nodes_in(pool) if (pool := problem.pool_by_id[shape.pool]).by_node else 1
+        for _, shape in waiting
+    ]
     return {
         "run_start": run_start,
         "run_gpu": run_gpu,
@@ -258,12 +265,7 @@ def _second(problem: Problem, pool_index: dict[str, int]) -> dict[str, Any]:
         "limit_gpus": _ints([int(limit.counts_gpus) for limit in limits]),
         "limit_start": limit_start,
         "limit": limit_of,
-        "shape_nodes": _ints(
-            [
-                shape.nodes_in(pool) if pool.by_node else 1
-                for (_, shape), pool in zip(waiting, pools, strict=True)
-            ]
-        ),
+        "shape_nodes": _ints(nodes),
         "shape_rate": np.array(rates, np.float64),
         "within_start": within_start // 2,
         "within": within.reshape(-1, 2),

@@ -39,6 +39,9 @@ def check(problem: Problem, plan: Plan) -> tuple[list[str], dict[str, float]]:
     """
     board = _Board(problem)
     seen = board.place_jobs(plan)
+    if board.jobs_overlap():
+        board = _Board(problem)
+        seen = board.place_jobs(plan, tell_clashes=True)
     for job in problem.jobs:
         if job.running and job.id not in seen:
             board.bad.append(f"rule 2: running job {job.id} is dropped")
@@ -96,8 +99,9 @@ class _Board:
         self.reward = self.penalty = self.cost = self.work = 0.0
         self.job_cells = self.short = self.served = self.swaps = 0
         self.spans: dict[str, Span] = {}
+        self.taken = 0
 
-    def place_jobs(self, plan: Plan) -> set[str]:
+    def place_jobs(self, plan: Plan, *, tell_clashes: bool = False) -> set[str]:
         seen: set[str] = set()
         jobs, pools = self.problem.job_by_id, self.problem.pool_by_id
         for p in plan.placements:
@@ -112,16 +116,21 @@ class _Board:
             if pool is None:
                 self.bad.append(f"unknown pool {p.pool}")
                 continue
-            self._judge(job, pool, p)
+            fitting = self._judge(job, pool, p)
             last = p.first_gpu + p.gpus - 1 if p.gpu_ids is None else max(p.gpu_ids)
             if p.first_gpu < 0 or last >= pool.gpus:
                 self.bad.append(f"rule 3: {p.job} lies outside {p.pool}")
                 continue
             self.spans[p.job] = Span(p.start, p.end, p.gpus, job.running is not None, p.pool)
-            self._take(job, p)
+            self._take(job, p, fitting, tell_clashes)
         return seen
 
-    def _judge(self, job: Job, pool: Pool, p: Placement) -> None:
+    def jobs_overlap(self) -> bool:
+        """Whether jobs that are placed took more cells than are taken."""
+        return self.taken != sum(int(np.count_nonzero(owner != _FREE)) for owner in self.owner.values())
+
+    def _judge(self, job: Job, pool: Pool, p: Placement) -> Sequence[Shape]:
+        """Judge a placement by itself; return the shapes that it fits."""
         if p.gpu_ids is not None:
             if len(set(p.gpu_ids)) != len(p.gpu_ids):
                 self.bad.append(f"rule 3: {p.job} lists a GPU twice")
@@ -132,7 +141,7 @@ class _Board:
             same = (p.pool, p.start, p.steps) == (r.pool, 0, r.remaining)
             if not same or sorted(p.ids) != list(r.ids):
                 self.bad.append(f"rule 2: running job {p.job} does not keep its block")
-            return
+            return ()
         fitting = [s for s in job.shapes if s.gpus == p.gpus and s.steps == p.steps and s.pool == p.pool]
         if not fitting:
             self.bad.append(f"rule 2: {p.job} has no shape of {p.gpus} GPUs for {p.steps} steps in {p.pool}")
@@ -150,13 +159,14 @@ class _Board:
             self._judge_block(pool, p)
         for closed in pool.closed or ():
             self._judge_closed(closed, p)
+        return fitting
 
     def _judge_block(self, pool: Pool, p: Placement) -> None:
         if p.gpus < 1 or p.gpus & (p.gpus - 1):
             self.bad.append(f"rule 3: {p.job} has {p.gpus} GPUs, not a power of two")
         node = pool.node_size
         if node:
-            inside = p.ids[0] // node == p.ids[-1] // node if p.gpus > 0 else True
+            inside = p.gpus < 1 or p.first_gpu // node == (p.first_gpu + p.gpus - 1) // node
             if not (inside if p.gpus <= node else p.first_gpu % node == 0):
                 self.bad.append(f"rule 3: {p.job} straddles a node")
 
@@ -180,41 +190,36 @@ class _Board:
             at = max(closed.start, p.start)
             self.bad.append(f"rule 6: {p.job} uses GPU {hit[0]} at step {at}, while it is down")
 
-    def _take(self, job: Job, p: Placement) -> None:
+    def _take(self, job: Job, p: Placement, fitting: Sequence[Shape], tell_clashes: bool) -> None:
         # Cells past the lookahead need no owner: two legal blocks that meet there meet before it too.
         start, stop = max(0, p.start), min(p.end, self.width)
         if stop <= start:
             return
         if p.gpus > 0:
             owner = self.owner[p.pool]
-            if p.gpu_ids is None:
-                block = owner[p.first_gpu : p.first_gpu + p.gpus, start:stop]
-            else:
-                block = owner[list(p.gpu_ids), start:stop]
-            if block.max() != _FREE:
-                self._clash(p.pool, block, p.ids, start, job.id)
-            if p.gpu_ids is None:
-                block[:] = self.number[job.id]
-            else:
-                owner[list(p.gpu_ids), start:stop] = self.number[job.id]
+            gpus = slice(p.first_gpu, p.first_gpu + p.gpus) if p.gpu_ids is None else list(p.gpu_ids)
+            if tell_clashes:
+                self._clash(p.pool, owner[gpus, start:stop], p.ids, start, job.id)
+            owner[gpus, start:stop] = self.number[job.id]
+            self.taken += p.gpus * (stop - start)
         inside = min(stop, self.steps)
         if inside > start:
             weight = self.weight_before[inside] - self.weight_before[start]
             if weight < 1e-3 * self.weight_before[inside]:
                 # the difference of two like sums loses digits that a small weight needs
                 weight = float(self.weight[start:inside].sum())
-            rate = self._rate(job, p)
+            rate = self._rate(job, p, fitting)
             self.reward += job.priority * rate * weight
             self.work += rate * (inside - start)
             self.cost += self.problem.gpu_cost * weight * p.gpus
             self.job_cells += p.gpus * (inside - start)
 
-    def _rate(self, job: Job, p: Placement) -> float:
+    def _rate(self, job: Job, p: Placement, fitting: Sequence[Shape]) -> float:
         """What a step of the job earns, before its priority: GPUs, or in version 2 work that is likely done."""
         if not self.problem.pays_for_work or job.running:
             return p.gpus
-        fitting = [s.success for s in job.shapes if (s.pool, s.gpus, s.steps) == (p.pool, p.gpus, p.steps)]
-        return job.least_work / p.steps * max(fitting, default=1.0) if p.steps > 0 else 0.0
+        success = max((shape.success for shape in fitting), default=1.0)
+        return job.least_work / p.steps * success if p.steps > 0 else 0.0
 
     def _clash(self, pool: str, block: np.ndarray, gpus: Sequence[int], start: int, task: str) -> None:
         for at, t in np.argwhere(block != _FREE)[:20]:

@@ -1,6 +1,6 @@
 """Whether a problem's parts fit each other: every id known, every GPU held once, so that a legal plan exists."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,11 @@ def check_consistent(problem: "Problem") -> None:
         _check_pool(pool, f"pools[{i}]")
     for i, job in enumerate(problem.jobs):
         for k, shape in enumerate(job.shapes):
-            field = f"jobs[{i}].shapes[{k}]"
-            if shape.pool not in pools:
-                raise _unknown_pool(shape.pool, f"{field}.pool", pools)
-            if not pools[shape.pool].by_node:
-                _power_of_two(shape.gpus, f"{field}.gpus")
+            pool = pools.get(shape.pool)
+            if pool is None:
+                raise _unknown_pool(shape.pool, f"jobs[{i}].shapes[{k}].pool", pools)
+            if shape.gpus & (shape.gpus - 1) and not pool.by_node:
+                raise _no_power_of_two(shape.gpus, f"jobs[{i}].shapes[{k}].gpus")
     for i, app in enumerate(problem.apps):
         if app.pool not in pools:
             raise _unknown_pool(app.pool, f"apps[{i}].pool", pools)
@@ -93,9 +93,8 @@ def _check_version_1(problem: "Problem") -> None:
             raise InputError("belongs to version 2", field=name, fix='write "version": 2')
 
 
-def _power_of_two(value: int, field: str) -> None:
-    if value & (value - 1):
-        raise InputError(f"{value} is not a power of two", field=field, fix="write 1, 2, 4, …")
+def _no_power_of_two(value: int, field: str) -> InputError:
+    return InputError(f"{value} is not a power of two", field=field, fix="write 1, 2, 4, …")
 
 
 def _check_start(start: str | None) -> None:
@@ -181,16 +180,19 @@ def _check_replicas(app: "App", pool: "Pool", path: str) -> None:
 
 
 def _check_holders(problem: "Problem", pools: Mapping[str, "Pool"]) -> None:
-    owner: dict[tuple[str, int], str] = {}
+    owners: dict[str, dict[int, str]] = {name: {} for name in pools}
 
-    def take(pool: str, gpu: int, task: str, field: str) -> None:
-        other = owner.setdefault((pool, gpu), task)
-        if other != task:
-            raise InputError(
-                f"GPU {gpu} of {pool} serves both {other} and {task}",
-                field=field,
-                fix="let each GPU be in one running block or one held list",
-            )
+    def take(pool: str, gpus: Sequence[int], task: str, field: str) -> None:
+        owner = owners[pool]
+        if owner.keys().isdisjoint(gpus):
+            owner.update(dict.fromkeys(gpus, task))
+            return
+        gpu = next(gpu for gpu in gpus if gpu in owner)
+        raise InputError(
+            f"GPU {gpu} of {pool} serves both {owner[gpu]} and {task}",
+            field=field,
+            fix="let each GPU be in one running block or one held list",
+        )
 
     for i, job in enumerate(problem.jobs):
         if job.running is None:
@@ -199,8 +201,7 @@ def _check_holders(problem: "Problem", pools: Mapping[str, "Pool"]) -> None:
         if job.running.pool not in pools:
             raise _unknown_pool(job.running.pool, f"{field}.pool", pools)
         _check_running(job.running, pools[job.running.pool], field)
-        for gpu in job.running.ids:
-            take(job.running.pool, gpu, job.id, field)
+        take(job.running.pool, job.running.ids, job.id, field)
     for i, app in enumerate(problem.apps):
         held = app.held_gpus
         if len(set(held)) != len(held):
@@ -212,7 +213,7 @@ def _check_holders(problem: "Problem", pools: Mapping[str, "Pool"]) -> None:
                     field=f"apps[{i}].held",
                     fix="write GPUs of the app's pool",
                 )
-            take(app.pool, gpu, app.id, f"apps[{i}].held")
+        take(app.pool, held, app.id, f"apps[{i}].held")
 
 
 def _check_running(running: "Running", pool: "Pool", field: str) -> None:
@@ -230,7 +231,8 @@ def _check_running(running: "Running", pool: "Pool", field: str) -> None:
         raise InputError(
             "is not a block of neighbours", field=f"{field}.gpu_ids", fix="or place the pool by node"
         )
-    _power_of_two(len(ids), f"{field}.gpus")
+    if len(ids) & (len(ids) - 1):
+        raise _no_power_of_two(len(ids), f"{field}.gpus")
     if not pool.allows(ids[0], len(ids)):
         raise InputError(
             f"GPUs {ids[0]}–{last} straddle nodes of {pool.node_size}",

@@ -14,7 +14,6 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
-    model_validator,
 )
 
 from tidegrid.errors import InputError
@@ -88,10 +87,22 @@ FIXES = {
 }
 
 
+def _is_json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InputError(
+            "holds something that JSON cannot", fix="write finite numbers, text and lists"
+        ) from None
+    return value
+
+
 class Record(BaseModel):
     """Base of the records: immutable, unknown keys kept, errors as `InputError`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_is_json)]]
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -101,20 +112,6 @@ class Record(BaseModel):
 
     # Tells pydantic that nested records need no Python call: errors are converted once, at the top.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @model_validator(mode="after")
-    def _extra_keys_are_json(self) -> Self:
-        if self.__pydantic_extra__:
-            for name, value in self.__pydantic_extra__.items():
-                try:
-                    json.dumps(value, allow_nan=False)
-                except (TypeError, ValueError):
-                    raise InputError(
-                        "holds something that JSON cannot",
-                        field=name,
-                        fix="write finite numbers, text and lists",
-                    ) from None
-        return self
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

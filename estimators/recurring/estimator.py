@@ -136,7 +136,8 @@ class RecurringJobEstimator(Estimator):
 
         Open jobs noted before are forgotten: note them again.
         """
-        self.replay(X, y, observed=observed, known_at=known_at)
+        self._start(again=True)
+        self._replay(self._jobs(X, y, observed, known_at))
         return self
 
     def note_open(self, X: pd.DataFrame) -> Self:
@@ -174,12 +175,7 @@ class RecurringJobEstimator(Estimator):
         """
         wanted = as_levels(levels)
         self._start(again=True)
-        jobs = self._jobs(X, y, observed, known_at)
-        asked = np.argsort(jobs.submit, kind="stable")
-        told = np.empty((len(jobs), len(wanted)))
-        told[asked] = self._follow(self._live(jobs, asked), jobs.take(asked), wanted)
-        self._count_limits(jobs)
-        self.memory_.forget()
+        told = self._replay(self._jobs(X, y, observed, known_at), wanted)
         return quantile_frame(np.exp(told), wanted, X.index)
 
     def predict_quantiles(self, X: pd.DataFrame, levels: Sequence[float] = LEVELS) -> pd.DataFrame:
@@ -340,6 +336,15 @@ class RecurringJobEstimator(Estimator):
         scale, twice = rows.log_scale[:, None], 2.0 * np.asarray(levels)
         share = np.where(scale < 0, np.maximum(1.0 - twice, 0.0), np.minimum(twice, 1.0))
         return self._held(told + scale * share, rows.log_limit)
+
+    def _replay(self, jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
+        """Answer jobs as of their submission, in log hours, and learn from each as it becomes known."""
+        asked = np.argsort(jobs.submit, kind="stable")
+        told = np.empty((len(jobs), len(levels)))
+        told[asked] = self._follow(self._live(jobs, asked), jobs.take(asked), levels)
+        self._count_limits(jobs)
+        self.memory_.forget()
+        return told
 
     def _follow(self, seen: "Seen", jobs: Jobs, levels: Sequence[float] = (0.5,)) -> np.ndarray:
         """Answer jobs as of their submission, and calibrate on each as it becomes known."""

@@ -1,5 +1,6 @@
 """A trace as a world: true durations, true demand and failures are hidden until they have happened."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,6 +138,8 @@ class Simulated:
         self._hours_known = -WARM_UP_HOURS
         self._requests, self._started = _tables(trace)
         self._features, self._past = request_features(self._requests), _plain(trace.jobs)
+        self._past_features = request_features(self._past)
+        self._unit = pd.DatetimeIndex(self._started["submit_time"]).unit
         self._cluster: tuple[object, Cluster] | None = None
 
     # time ----------------------------------------------------------------------------------------
@@ -242,23 +245,30 @@ class Simulated:
         news = _NOTHING
         if self._news or (hours > self._hours_known and self.trace.apps):
             traffic = self._traffic(self._hours_known, hours)
-            news = History(self._jobs(self._news), traffic, checked=True, instant=now)
+            # jobs that ran at another size than they asked for are read afresh
+            known = self._past_features.take(self._news) if self.trace.sizes is None else None
+            news = History(self._jobs(self._news), traffic, checked=True, instant=now, features=known)
         self._hours_known, self._news = hours, []
-        running = self._started.iloc[self.running].reset_index(drop=True)
         held = [self.played.ids[j] for j in self.running]
-        running = running.assign(
-            first_gpu=np.array([ids[0] for ids in held], np.int64),
-            start_time=self._instants(self.played.start[self.running]),
-        )
+        changed: dict[str, object] = {
+            "first_gpu": np.array([ids[0] for ids in held], np.int64),
+            "start_time": self._instants(self.played.start[self.running]),
+        }
         if self.trace.sizes is not None:
-            running["gpus"] = self.played.gpus[self.running]
+            changed["gpus"] = self.played.gpus[self.running]
         if self.trace.placement == "node":
-            running["gpu_ids"] = np.array([self._gpu_ids[j] for j in self.running], object)
-        requests, features = (
-            table.iloc[self.waiting].reset_index(drop=True) for table in (self._requests, self._features)
-        )
+            changed["gpu_ids"] = np.array([self._gpu_ids[j] for j in self.running], object)
+        running = _rows(self._started, self.running, **changed)
+        requests, waiting = _rows(self._requests, self.waiting), list(self.waiting)
         # what State.of settles cannot be here: no job is in both, and a job ends with its GPU
-        state = State(now, self._cluster_now(), requests, running, known_until=now, known_features=features)
+        state = State(
+            now,
+            self._cluster_now(),
+            requests,
+            running,
+            known_until=now,
+            known_features=lambda rows: _rows(self._features, [waiting[row] for row in rows]),
+        )
         return Reading(state, news, self.history)
 
     def history(self) -> History:
@@ -363,12 +373,11 @@ class Simulated:
     def _instants(self, seconds: np.ndarray) -> pd.DatetimeIndex:
         """Return instants of the replay, as exact as those of the tables."""
         stamps = self.trace.start.to_datetime64() + np.round(seconds * 1e9).astype("timedelta64[ns]")
-        unit = pd.DatetimeIndex(self._started["submit_time"]).unit
-        return pd.DatetimeIndex(stamps.astype(f"datetime64[{unit}]"), tz="UTC")
+        return pd.DatetimeIndex(stamps.astype(f"datetime64[{self._unit}]"), tz="UTC")
 
     def _jobs(self, jobs: list[int]) -> pd.DataFrame:
         """Return jobs that have ended as job history has them."""
-        table = self._past.iloc[jobs]
+        table = self._past.take(jobs)
         if not jobs:
             return table
         begun, ended = self._instants(self.played.start[jobs]), self._instants(self.end[jobs])
@@ -451,6 +460,15 @@ def _tables(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
             requests[name] = pd.Series(trace.sizes[:, column]).astype(requests[name].dtype)
     # rows are taken at every event: plain objects are far quicker there than columns of text
     return _plain(requests), _plain(running)
+
+
+def _rows(table: pd.DataFrame, rows: Sequence[int], **more: object) -> pd.DataFrame:
+    """Return some rows on a fresh index, with columns in place of its own."""
+    out = table.take(rows)
+    out.index = pd.RangeIndex(len(rows))
+    for name, column in more.items():
+        out[name] = column
+    return out
 
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:
