@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from tidegrid.pipeline.memory import Outcome, Watched
+from tidegrid.pipeline.memory import Outcome, Watched, iso
 from tidegrid.pipeline.rolling import Commit, StateStore
 
 DAYS = 14
@@ -58,6 +58,9 @@ class Shadow:
 
     def days(self, store: StateStore, zone: str, now: str) -> list[dict[str, Any]]:
         """Return the days, the newest first; see :func:`days_of`."""
+        if not self.turns:
+            return []
+        first = iso(self.turns[0].now.floor("h"))
         seen: list[Outcome | Watched] = [*store.outcomes(), *store.watched().values()]
         attempts = [
             Attempt(
@@ -66,8 +69,9 @@ class Shadow:
                 None if one.started is None else pd.Timestamp(one.started),
             )
             for one in seen
+            if one.started is None or one.started >= first
         ]
-        needed = {(one.app, pd.Timestamp(one.hour)): one.needed for one in store.unmet()}
+        needed = {(one.app, pd.Timestamp(one.hour)): one.needed for one in store.unmet() if one.hour >= first}
         return days_of(self.turns, attempts, needed, zone, pd.Timestamp(now))
 
 
