@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import combinations, zip_longest
 from pathlib import Path
 
 import pandas as pd
@@ -65,12 +65,12 @@ def left(cluster: Cluster) -> int:
 def played(
     cluster: Cluster, site: Path, jobs: Submitted, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """Run the loop until all jobs have ended, and kill it once when a third of them have begun."""
+    """Run the loop until all jobs have ended, and kill it once when a third have begun and it has changed some."""
     total, end = left(cluster), time.monotonic() + 360
     with running(cluster, site) as process:
         while left(cluster) and time.monotonic() < end:
             assert process.poll() is None, (site / "out.txt").read_text()
-            if len(waiting(cluster)) < total * 2 // 3:
+            if len(waiting(cluster)) < total * 2 // 3 and (site / "slurm-commands.jsonl").exists():
                 process.send_signal(signal.SIGKILL)
                 break
             time.sleep(0.3)
@@ -143,10 +143,10 @@ def plans(site: Path, jobs: Sequence[str], since: pd.Timestamp, until: pd.Timest
     next one have.
     """
     commits = StateStore(site / "state.db").commits()
-    ends = [pd.Timestamp(commit.now) for commit in commits[1:]] + [pd.Timestamp.max.tz_localize("UTC")]
     out = []
-    for commit, end in zip(commits, ends, strict=True):
-        if pd.Timestamp(commit.now) < until and end >= since:
+    for commit, following in zip_longest(commits, commits[1:]):
+        replaced = following is not None and pd.Timestamp(following.now) < since
+        if pd.Timestamp(commit.now) < until and not replaced:
             waits = {one["job"]: one["start"]["q0.5"] for one in commit.document["waiting"] if one["start"]}
             told = waits | {one["job"]: commit.now for one in commit.document["start"]}
             out.append({name: told[name] for name in jobs if name in told})
