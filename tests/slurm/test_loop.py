@@ -120,18 +120,22 @@ def test_started_jobs_run_once_on_the_nodes_that_the_plan_names(cluster: Cluster
     for change in changes_of(site):
         if change.get("StartTime") == "now" and change.get("ReqNodeList"):
             pins[change["JobId"]] = change["ReqNodeList"]
+    state = StateStore(site / "state.db")
+    decided = {one["job"]: one["nodes"] for commit in state.commits() for one in commit.document["start"]}
+    # the kill may have struck while one command ran, before it was logged
+    unlogged = gated - set(pins)
+    assert len(unlogged) <= 1
+    pins |= {name: ",".join(decided[name]) for name in unlogged}
     # all that the gate held was started by a decision, and lay where it says
-    assert set(pins) == gated
+    assert set(pins) == gated <= set(decided)
     for name, nodes in pins.items():
         listed = cluster.text("scontrol", "show", "hostnames", found.loc[name, "NodeList"]).split()
         assert set(listed) == set(nodes.split(",")), name
     for what, gpus in (("two-nodes", 8), ("two-whole-nodes", 16), ("three", 3), ("wide-0", 8), ("tasks", 4)):
         assert f"gres/gpu={gpus}" in found.loc[jobs.ids[what], "AllocTRES"], what
-    state = StateStore(site / "state.db")
-    decided = {one["job"] for commit in state.commits() for one in commit.document["start"]}
-    assert gated <= decided
 
 
+BEGINNING = pd.Timestamp("2000-01-01T00:00Z")
 SPAN = pd.Timedelta(seconds=12)
 """How long before a start Slurm may have looked at the ranks by which it made it: several rounds of its scheduler."""
 
@@ -185,7 +189,9 @@ def test_ranked_jobs_run_in_the_planned_order(cluster: Cluster, tmp_path: Path) 
             text = cluster.text("squeue", "-h", "-r", "-t", "PD", "-o", "%i %Q")
             ranks = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()}
             now = pd.Timestamp.now(tz="UTC")
-            if set(ranks) == set(alike) and (found := agreed(plans(site, alike, now - SPAN, now), alike)):
+            # of four turns at least one has been handed over whole, whenever the loop was killed
+            lately = plans(site, alike, now - SPAN, now) + plans(site, alike, BEGINNING, now)[-4:]
+            if set(ranks) == set(alike) and len(lately) > 4 and (found := agreed(lately, alike)):
                 told = [ranks[name] for name in found]
                 assert told == sorted(set(told), reverse=True), (found, ranks)
                 order.extend(found)
