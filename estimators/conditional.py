@@ -12,7 +12,11 @@ _TINY = 1e-9
 
 
 def remaining_quantiles(
-    quantiles: np.ndarray, grid: Sequence[float], elapsed: np.ndarray, levels: Sequence[float]
+    quantiles: np.ndarray,
+    grid: Sequence[float],
+    elapsed: np.ndarray,
+    levels: Sequence[float],
+    most: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return quantiles of the remaining time, given survival up to ``elapsed``.
 
@@ -30,6 +34,9 @@ def remaining_quantiles(
         How long each job has run, in the same unit.
     levels
         The levels wanted.
+    most : ndarray of shape (rows,), optional
+        The longest that each job can run in all, such as its time limit; infinite for none. One that has run longer
+        has none.
 
     Returns
     -------
@@ -54,6 +61,8 @@ def remaining_quantiles(
     target = -np.expm1(log_tail)
     beyond = last[:, None] + (np.log(1 - levels_at[-1]) - log_tail) / alpha[:, None]
     ends = np.exp(np.where(target > levels_at[-1], beyond, _time_at(x, levels_at, target)))
+    if most is not None:
+        ends = np.where((ran < most)[:, None], np.minimum(ends, most[:, None]), ends)
     out = np.maximum(ends - ran[:, None], 1e-3 * np.maximum(ran, whole[:, 0])[:, None])
     return np.maximum.accumulate(out, axis=1) if np.all(np.diff(wanted) >= 0) else out
 

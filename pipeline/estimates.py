@@ -19,6 +19,7 @@ from tidegrid.estimators.base import checked_features, lacking
 from tidegrid.estimators.conditional import remaining_quantiles
 from tidegrid.estimators.gpus import find
 from tidegrid.estimators.recurring import RecurringJobEstimator
+from tidegrid.estimators.recurring.estimator import GRACE
 
 LEVELS = (0.025, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.975)
 """The one grid of quantile levels: durations, remaining times and demand are forecast at these."""
@@ -334,7 +335,7 @@ def _with_nodes(rows: pd.DataFrame, of_pool: np.ndarray, **more: Any) -> pd.Data
     return rows.assign(gpus_per_node=of_pool, **more)
 
 
-def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
+def remaining(whole: np.ndarray, elapsed_h: np.ndarray, limit_h: np.ndarray | None = None) -> np.ndarray:
     """Return quantiles of the hours that running jobs still need, given that they have run this long.
 
     Parameters
@@ -342,6 +343,8 @@ def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
     whole : ndarray of shape (running, levels)
         Quantiles of their whole durations at ``LEVELS``.
     elapsed_h : ndarray of shape (running,)
+    limit_h : ndarray of shape (running,), optional
+        Their time limits, NaN for none. One holds where the whole duration keeps to it at every level.
 
     Returns
     -------
@@ -350,7 +353,11 @@ def remaining(whole: np.ndarray, elapsed_h: np.ndarray) -> np.ndarray:
     """
     if not len(whole):
         return whole
-    return remaining_quantiles(whole, LEVELS, elapsed_h, LEVELS)
+    most = None
+    if limit_h is not None:
+        end = limit_h * np.exp(GRACE)
+        most = np.where(whole[:, -1] <= end * (1 + 1e-9), end, np.inf)
+    return remaining_quantiles(whole, LEVELS, elapsed_h, LEVELS, most)
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class Estimating:
         whole = np.array([told.whole[name] for name in running]).reshape(-1, len(LEVELS))
         demand = self._demand(state, policy, told)
         events = [*told.events, *self._late(state)]
-        left = remaining(whole, state.elapsed_h())
+        left = remaining(whole, state.elapsed_h(), state.limit_h())
         if told.arriving is None:
             told.arriving = self._arrived.again(state.now, state.cluster)
         known = [frame["priority"].to_numpy(dtype=float) for frame in (state.requests, state.running)]

@@ -144,6 +144,12 @@ class State:
         """Return how long each running job has run, in hours, 0 or more; shape (running,)."""
         return self._since(self.running["start_time"], "h")
 
+    def limit_h(self) -> np.ndarray:
+        """Return the time limit of each running job in hours, NaN for none; shape (running,)."""
+        if "requested_walltime_s" not in self.running:
+            return np.full(len(self.running), np.nan)
+        return self.running["requested_walltime_s"].to_numpy(dtype=float) / 3600
+
     def waited_days(self) -> np.ndarray:
         """Return how long each request has waited, in days, 0 or more; shape (requests,)."""
         since = self.requests["submit_time"]

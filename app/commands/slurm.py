@@ -428,6 +428,8 @@ def _said(world: "SlurmWorld") -> list[str]:
     for state, number in Counter(one.state for one in world.done.starts).items():
         told = [f"{one.job} {one.reason}" for one in world.done.starts if one.state == state and one.reason]
         lines.append(f"{number} {state}" + (f": {'; '.join(told[:5])}" if told else ""))
+    if refused := world.slurm.failures:
+        lines.append(f"Slurm refused {count(len(refused), 'change')}: {refused[0]}")
     return lines
 
 
@@ -473,7 +475,7 @@ def _print_check(how: "SlurmSite", at: "pd.Timestamp", facts: "Facts", needed: "
     if reasons:
         table("Not planned", ["reason", "jobs"], [[why, str(number)] for why, number in reasons])
     if facts.notes:
-        say("Not planned by:", style="bold")
+        say("What a plan does not know, or takes another way:", style="bold")
         tell(facts.notes[:MOST_SHOWN])
         if len(facts.notes) > MOST_SHOWN:
             say(f"and {len(facts.notes) - MOST_SHOWN} more; --json lists all")

@@ -57,3 +57,13 @@ def test_remaining_time_is_positive_finite_and_ordered(scale: float, spread: flo
     assert np.isfinite(left).all()
     assert (left > 0).all()
     assert (np.diff(left) >= 0).all()
+
+
+def test_no_job_is_given_longer_than_its_limit_unless_it_has_run_past_it() -> None:
+    """Most such jobs end at once; one that runs on has at most what its limit leaves."""
+    levels, ran = (0.5, 0.9, 0.9999), np.array([0.05, 0.15, 0.3, 0.05])
+    quantiles = np.tile(np.where(np.array(GRID) < 0.95, 0.001, 0.2), (4, 1))
+    free = remaining_quantiles(quantiles, GRID, ran, levels)
+    left = remaining_quantiles(quantiles, GRID, ran, levels, np.array([0.2, 0.2, 0.2, np.inf]))
+    assert free[0].max() > 1 and left[0].max() <= 0.15 + 1e-9 and left[1].max() <= 0.05 + 1e-9
+    assert (left[2:] == free[2:]).all()

@@ -148,6 +148,14 @@ def test_an_overrun_job_has_time_left(sample: Site, fitted: dict[str, Estimator]
     assert (np.diff(left, axis=1) >= 0).all()
 
 
+def test_a_running_job_ends_by_its_limit_where_limits_hold() -> None:
+    """The estimator keeps the first to its limit of 12 minutes, and gives the second longer than its own."""
+    whole = np.tile(np.where(np.array(LEVELS) < 0.95, 0.001, 0.2), (2, 1))
+    left = remaining(whole, np.array([0.05, 0.05]), np.array([0.2, 0.1]))
+    assert left[0].max() <= 0.2 * 1.03 - 0.05
+    assert (left[1] == remaining(whole[1:], np.array([0.05]))[0]).all() and left[1].max() > 1
+
+
 def test_an_explanation_names_numbers_for_every_kind(sample: Site, fitted: dict[str, Estimator]) -> None:
     for kind in sorted(set(sample.requests["kind"])):
         one = sample.requests[sample.requests["kind"] == kind].head(1)

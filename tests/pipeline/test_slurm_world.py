@@ -23,7 +23,7 @@ from tidegrid.pipeline.outlook import Outlook, kept_in
 from tidegrid.pipeline.worlds.slurm.commands import SACCT, Saved, Slurm
 from tidegrid.pipeline.worlds.slurm.entities import MARK, QueueJob, Snapshot
 from tidegrid.pipeline.worlds.slurm.facts import Facts, facts_of, priorities
-from tidegrid.pipeline.worlds.slurm.handover import Memory, Start, recover, release_all, start
+from tidegrid.pipeline.worlds.slurm.handover import Memory, Start, advise, recover, release_all, start
 from tidegrid.pipeline.worlds.slurm.limits import Tenants
 from tidegrid.pipeline.worlds.slurm.read import jobs_of, limits_in, nodes_in, partitions_in, reservations_in
 from tidegrid.pipeline.worlds.slurm.site import SlurmSite
@@ -304,9 +304,29 @@ def test_release_all_gives_back_what_users_asked_for(tmp_path: Path) -> None:
     told = release_all(Slurm(None, dry_run=False, run=run), [job(), job(job_id=8, admin_comment="")], memory)
     assert told == {"released": 1, "ranks taken back": 1}
     assert [words[2:] for words in run.asked] == [
-        ("JobId=7", "ReqNodeList=a1"), ("JobId=7", "StartTime=now", "AdminComment="), ("JobId=8", "Nice=50"),
+        ("JobId=7", "ReqNodeList=a1"), ("JobId=7", "StartTime=now"), ("JobId=7", "AdminComment="),
+        ("JobId=8", "Nice=50"),
     ]  # fmt: skip
     assert Memory.read(tmp_path / "m.json") == Memory(tmp_path / "m.json")
+
+
+class Operator(Recorder):
+    """Answers as Slurm answers an operator: admin comments are not its to write."""
+
+    def __call__(self, words: Sequence[str], timeout: float) -> tuple[int, str, str]:
+        refused = any(word.startswith("AdminComment=") for word in words)
+        return (1, "", "Access/permission denied") if refused else super().__call__(words, timeout)
+
+
+def test_an_operator_can_give_jobs_back_but_not_write_admin_comments() -> None:
+    run = Operator()
+    slurm = Slurm(None, dry_run=False, run=run)
+    rule = SlurmSite(mode="start", dry_run=False, write_eta=True)
+    assert advise(slurm, [job(), job(job_id=8)], {"7": NOW, "8": NOW}, rule) == 0
+    assert slurm.failures == ["Access/permission denied"]
+    told = release_all(slurm, [job(), job(job_id=8)], Memory())
+    assert told["released"] == 2 and told["marks left, which only an administrator may remove"] == 2
+    assert ("scontrol", "update", "JobId=7,8", "StartTime=now") in run.asked
 
 
 # the commands, on saved output -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import combinations, zip_longest
 from pathlib import Path
 
 import pandas as pd
@@ -65,12 +65,12 @@ def left(cluster: Cluster) -> int:
 def played(
     cluster: Cluster, site: Path, jobs: Submitted, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """Run the loop until all jobs have ended, and kill it once when a third of them have begun."""
+    """Run the loop until all jobs have ended, and kill it once when a third have begun and it has changed some."""
     total, end = left(cluster), time.monotonic() + 360
     with running(cluster, site) as process:
         while left(cluster) and time.monotonic() < end:
             assert process.poll() is None, (site / "out.txt").read_text()
-            if len(waiting(cluster)) < total * 2 // 3:
+            if len(waiting(cluster)) < total * 2 // 3 and (site / "slurm-commands.jsonl").exists():
                 process.send_signal(signal.SIGKILL)
                 break
             time.sleep(0.3)
@@ -120,18 +120,22 @@ def test_started_jobs_run_once_on_the_nodes_that_the_plan_names(cluster: Cluster
     for change in changes_of(site):
         if change.get("StartTime") == "now" and change.get("ReqNodeList"):
             pins[change["JobId"]] = change["ReqNodeList"]
+    state = StateStore(site / "state.db")
+    decided = {one["job"]: one["nodes"] for commit in state.commits() for one in commit.document["start"]}
+    # the kill may have struck while one command ran, before it was logged
+    unlogged = gated - set(pins)
+    assert len(unlogged) <= 1
+    pins |= {name: ",".join(decided[name]) for name in unlogged}
     # all that the gate held was started by a decision, and lay where it says
-    assert set(pins) == gated
+    assert set(pins) == gated <= set(decided)
     for name, nodes in pins.items():
         listed = cluster.text("scontrol", "show", "hostnames", found.loc[name, "NodeList"]).split()
         assert set(listed) == set(nodes.split(",")), name
     for what, gpus in (("two-nodes", 8), ("two-whole-nodes", 16), ("three", 3), ("wide-0", 8), ("tasks", 4)):
         assert f"gres/gpu={gpus}" in found.loc[jobs.ids[what], "AllocTRES"], what
-    state = StateStore(site / "state.db")
-    decided = {one["job"] for commit in state.commits() for one in commit.document["start"]}
-    assert gated <= decided
 
 
+BEGINNING = pd.Timestamp("2000-01-01T00:00Z")
 SPAN = pd.Timedelta(seconds=12)
 """How long before a start Slurm may have looked at the ranks by which it made it: several rounds of its scheduler."""
 
@@ -143,10 +147,10 @@ def plans(site: Path, jobs: Sequence[str], since: pd.Timestamp, until: pd.Timest
     next one have.
     """
     commits = StateStore(site / "state.db").commits()
-    ends = [pd.Timestamp(commit.now) for commit in commits[1:]] + [pd.Timestamp.max.tz_localize("UTC")]
     out = []
-    for commit, end in zip(commits, ends, strict=True):
-        if pd.Timestamp(commit.now) < until and end >= since:
+    for commit, following in zip_longest(commits, commits[1:]):
+        replaced = following is not None and pd.Timestamp(following.now) < since
+        if pd.Timestamp(commit.now) < until and not replaced:
             waits = {one["job"]: one["start"]["q0.5"] for one in commit.document["waiting"] if one["start"]}
             told = waits | {one["job"]: commit.now for one in commit.document["start"]}
             out.append({name: told[name] for name in jobs if name in told})
@@ -185,7 +189,9 @@ def test_ranked_jobs_run_in_the_planned_order(cluster: Cluster, tmp_path: Path) 
             text = cluster.text("squeue", "-h", "-r", "-t", "PD", "-o", "%i %Q")
             ranks = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()}
             now = pd.Timestamp.now(tz="UTC")
-            if set(ranks) == set(alike) and (found := agreed(plans(site, alike, now - SPAN, now), alike)):
+            # of four turns at least one has been handed over whole, whenever the loop was killed
+            lately = plans(site, alike, now - SPAN, now) + plans(site, alike, BEGINNING, now)[-4:]
+            if set(ranks) == set(alike) and len(lately) > 4 and (found := agreed(lately, alike)):
                 told = [ranks[name] for name in found]
                 assert told == sorted(set(told), reverse=True), (found, ranks)
                 order.extend(found)

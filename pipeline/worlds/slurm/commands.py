@@ -135,12 +135,18 @@ class Slurm:
         How commands are run.
     timeout
         Seconds that a command may take.
+
+    Attributes
+    ----------
+    failures
+        What Slurm said of each change that it refused.
     """
 
     def __init__(
         self, log: Path | None = None, *, dry_run: bool = True, run: Runner = run_here, timeout: float = 60.0
     ) -> None:
         self.log, self.dry_run, self.run, self.timeout = log, dry_run, run, timeout
+        self.failures: list[str] = []
 
     def read(self, *words: str) -> str:
         """Return what a command that only reads prints.
@@ -219,6 +225,8 @@ class Slurm:
         else:
             code, out, said = self.run(words, self.timeout)
             done = Done(tuple(words), code, _line(said or out))
+            if done.failed:
+                self.failures.append(done.said)
         if self.log is not None:
             entry = {
                 "at": datetime.now(UTC).isoformat(timespec="seconds"), "command": list(done.words),

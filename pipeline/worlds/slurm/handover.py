@@ -140,7 +140,8 @@ def advise(
         text = f"expected start {at.tz_convert('UTC'):%Y-%m-%dT%H:%MZ}"
         text = f"{MARK}; {text}" if job.gated else text
         if job.admin_comment != text:
-            slurm.update(job.id, AdminComment=text)
+            if any(done.failed for done in slurm.update(job.id, AdminComment=text)):
+                break  # what one job is refused, all are: only an administrator may write it
             told += 1
     return told
 
@@ -173,9 +174,8 @@ def rank(
         above = wanted
     if changes and not slurm.dry_run:
         memory.save()
-    for name, nice in changes.items():
-        slurm.update(name, Nice=str(nice))
-    return len(changes)
+    done = [slurm.update(name, Nice=str(nice)) for name, nice in changes.items()]
+    return sum(not any(each.failed for each in one) for one in done)
 
 
 def renew(
@@ -333,8 +333,12 @@ def release_all(slurm: Slurm, jobs: Iterable[QueueJob], memory: Memory) -> dict[
         if undo(name, ReqNodeList=nodes) and not slurm.dry_run:
             del memory.pinned[name]
     gated = sorted({job.id for job in waiting.values() if job.gated})
+    marked = 0
     if gated:
-        undo(gated, StartTime="now", AdminComment="")
+        undo(gated, StartTime="now")
+        # an operator may start jobs, but only an administrator may write admin comments
+        unmarked = slurm.update(gated, AdminComment="")
+        marked = len(gated) if any(done.failed for done in unmarked) else 0
     ranked = list(memory.ranked)
     for name, nice in list(memory.ranked.items()):
         if undo(name, Nice=str(nice)) and not slurm.dry_run:
@@ -344,7 +348,8 @@ def release_all(slurm: Slurm, jobs: Iterable[QueueJob], memory: Memory) -> dict[
         memory.save()
     if failed:
         raise SlurmError(f"{len(failed)} changes failed, the first: {failed[0]}")
-    return {"released": len(gated), "ranks taken back": len(ranked)}
+    told = {"released": len(gated), "ranks taken back": len(ranked)}
+    return told | ({"marks left, which only an administrator may remove": marked} if marked else {})
 
 
 def log_lines(path: Path) -> list[dict[str, Any]]:

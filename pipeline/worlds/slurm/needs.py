@@ -23,7 +23,8 @@ def needs_of(slurm: Slurm, snapshot: Snapshot, facts: Facts, site: SlurmSite) ->
     """Return what the three ways need."""
     config, user = _config(slurm), getpass.getuser()
     level = _read(slurm, "sacctmgr", "-n", "-P", "show", "user", user, "format=AdminLevel")
-    operator = None if level is None else level.strip() in ("Operator", "Administrator") or user == "root"
+    operator = level.strip() in ("Operator", "Administrator") or user == "root" if level is not None else None
+    administrator = level.strip() == "Administrator" or user == "root" if level is not None else None
     tres = config.get("AccountingStorageTRES", "")
     sacct = config.get("AccountingStorageType", "")
     flags = config.get("AccountingStoreFlags", "")
@@ -44,8 +45,12 @@ def needs_of(slurm: Slurm, snapshot: Snapshot, facts: Facts, site: SlurmSite) ->
             "AccountingStoreFlags=job_comment: features in comments then reach the estimators; docs/slurm.md says how",
         ),
         Need(
-            "an operator's account", "rank, start, and advise with write_eta", operator,
-            f"sacctmgr modify user {user} set adminlevel=Operator",
+            "an operator's account", "rank, start", operator,
+            f"sacctmgr add user {user} account=root adminlevel=Operator; modify user … set … where it is known already",
+        ),
+        Need(
+            "an administrator's account", "write_eta", administrator,
+            f"sacctmgr modify user {user} set adminlevel=Administrator: no operator may write admin comments",
         ),
         Need(
             "multifactor priorities", "rank", _known(config, multifactor == "priority/multifactor"),
