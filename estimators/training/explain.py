@@ -1,5 +1,6 @@
 """Explanations: a prediction's terms in words and numbers, and a model card."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -129,7 +130,8 @@ def picture(explanation: Explanation) -> "Figure":
     band.plot([low, high], [0, 0], lw=6, alpha=0.4)
     band.plot([explanation.median_h], [0], "o")
     band.set(yticks=[], xscale="log", xlabel="hours")
-    band.set_title(explanation.basis.split(":")[0], fontsize=9)
+    # what the band rests on, whole: a title of one line would run into its neighbour
+    band.set_title(textwrap.fill(explanation.basis, 44), fontsize=8)
     return figure
 
 

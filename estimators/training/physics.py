@@ -76,7 +76,7 @@ CONSTANTS: dict[str, Constant] = {
     "adapters": Constant(1.15, 0.15, "slow-down of frozen layers by their adapters"),
     "dequantize": Constant(
         5.5,
-        0.40,
+        0.15,
         "dequantizing 4- or 8-bit weights, relative to its memory traffic (2 to 6 in published pairs)",
     ),
     "padding": Constant(0.40, 0.40, "padding of unpacked batches: 1 + padding · ln(micro-batch)"),

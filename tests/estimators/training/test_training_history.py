@@ -294,7 +294,10 @@ def test_an_explanation_says_what_bounds_a_step_and_is_drawn(tmp_path) -> None: 
     assert (
         TrainingEstimator().explain(request(variant="full_rlvr", model_params_b=0.5))[0].bound == "generation"
     )
-    explain.picture(told).savefig(tmp_path / "told.png")
+    figure = explain.picture(told)
+    shown = " ".join(axes.get_title().replace("\n", " ") for axes in figure.axes)
+    assert told.basis in shown and "shares of the run" in shown
+    figure.savefig(tmp_path / "told.png")
     assert (tmp_path / "told.png").stat().st_size > 5_000
 
 

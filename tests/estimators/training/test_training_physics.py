@@ -289,3 +289,34 @@ def test_runs_that_ran_are_not_called_impossible(shared_data) -> None:  # type: 
     assert (~fits[ran]).mean() <= 0.015
     assert (~fits[(table["flag"] == "OOM").to_numpy()]).mean() > 0.1
     assert fits[(table["flag"] == "FEASIBILITY ONLY").to_numpy()].all()
+
+
+def test_reforming_narrow_weights_fills_the_wait_for_launches() -> None:
+    """One short sample at a time is bound by launches: the GPU turns weights into 16 bits while it waits."""
+    told = TrainingEstimator().explain(
+        request(
+            variant="lora_sft",
+            model_params_b=3.0,
+            precision="nf4",
+            gpus=1.0,
+            mean_seq_len=100.0,
+            micro_batch=1.0,
+        )
+    )[0]
+    assert told.terms["pure_s"] < told.terms["overhead_s"] + told.terms["memory_s"]
+
+
+def test_newer_software_hides_part_of_tensor_parallel_sums() -> None:
+    fields = {
+        "variant": "full_cpt",
+        "model_params_b": 13.0,
+        "gpus": 8.0,
+        "sharding": "TP8",
+        "seq_len": 4096.0,
+    }
+    shown = {
+        name: TrainingEstimator().explain(request(**fields, gpu_type=name))[0].terms["network_s"]
+        for name in ("A100-SXM-80GB", "H100-SXM-80GB")
+    }
+    # the link is 1.5 times as fast
+    assert shown["H100-SXM-80GB"] < shown["A100-SXM-80GB"] / 2.0
