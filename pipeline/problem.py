@@ -165,20 +165,20 @@ class _Queue(NamedTuple):
     ----------
     row, order
         Their rows in the queue, and their places in the order.
-    entries
-        Where each one's estimates are.
+    first
+        Where the estimates of each begin.
     asked
         Which of its shapes the submitter asks for; -1 for none of them.
     """
 
     row: np.ndarray
     order: np.ndarray
-    entries: list[range]
+    first: np.ndarray
     asked: np.ndarray
 
     def take(self, at: np.ndarray) -> "_Queue":
         """Return some of them."""
-        return _Queue(self.row[at], self.order[at], [self.entries[k] for k in at.tolist()], self.asked[at])
+        return _Queue(*(column[at] for column in self))
 
 
 def _queue(state: State, estimates: Estimates, lengths: np.ndarray) -> _Queue:
@@ -188,23 +188,32 @@ def _queue(state: State, estimates: Estimates, lengths: np.ndarray) -> _Queue:
     with the least work queued; a submitter who may use several pools is taken to look at their queues.
     """
     ids, submitted = state.waiting_ids, state.requests["submit_time"].to_numpy("datetime64[ns]")
-    row = np.arange(len(ids))
-    if len(ids) > 1 and not (np.diff(submitted) > np.timedelta64(0)).all():
+    row, later = np.arange(len(ids)), np.diff(submitted).astype(np.int64)
+    if (later < 0).any() or any(ids[k] > ids[k + 1] for k in np.flatnonzero(later == 0).tolist()):
         instants = submitted.tolist()
         row = np.array(sorted(row.tolist(), key=lambda k: (instants[k], ids[k])))
     left_out = held_back(state, {*estimates.rows, *state.running_ids})
-    entries = [None if ids[k] in left_out else estimates.rows.get(ids[k]) for k in row.tolist()]
-    order = np.flatnonzero([mine is not None for mine in entries])
-    known = [mine for mine in entries if mine is not None]
-    return _Queue(row[order], order, known, _asked(state, estimates, known, lengths))
+    found = [None if ids[k] in left_out else estimates.rows.get(ids[k]) for k in row.tolist()]
+    order = np.array([place for place, mine in enumerate(found) if mine is not None], np.int64)
+    spans = np.array([(mine.start, mine.stop) for mine in found if mine is not None], np.int64)
+    first, after = spans.reshape(-1, 2).T
+    return _Queue(row[order], order, first, _asked(state, estimates, first, after, lengths))
 
 
-def _asked(state: State, estimates: Estimates, jobs: list[range], lengths: np.ndarray) -> np.ndarray:
-    """Return which of its shapes each job's submitter asks for, -1 for none; jobs come in order of submission."""
+def _asked(
+    state: State, estimates: Estimates, first: np.ndarray, after: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Return which of its shapes each job's submitter asks for, -1 for none.
+
+    Parameters
+    ----------
+    first, after
+        Where the estimates of each job begin and end, in order of submission.
+    lengths
+        The steps that each entry of the estimates is planned at.
+    """
     asks = estimates.columns["asked"]
     upto = np.concatenate([[0], np.cumsum(asks)])
-    first = np.fromiter((mine.start for mine in jobs), np.int64, len(jobs))
-    after = np.fromiter((mine.stop for mine in jobs), np.int64, len(jobs))
     count = upto[after] - upto[first]
     # the first entry at or after each job's first that is asked for
     following = np.append(np.flatnonzero(asks), len(asks))[upto[first]]
@@ -213,7 +222,7 @@ def _asked(state: State, estimates: Estimates, jobs: list[range], lengths: np.nd
         return out
     pools, gpus = estimates.columns["pool"].tolist(), estimates.columns["gpus"].tolist()
     load, size = dict.fromkeys(pools, 0), {pool.id: pool.gpus for pool in state.cluster.pools}
-    for k, mine in enumerate(jobs):
+    for k, mine in enumerate(map(range, first.tolist(), after.tolist())):
         if count[k] > 1:
             sized = [i for i, entry in enumerate(mine) if asks[entry]]
             out[k] = min(sized, key=lambda i: (load[pools[mine[i]]] / size[pools[mine[i]]], i))
@@ -230,11 +239,10 @@ def _waiting(
     ids, waited, estimates = state.waiting_ids, state.waited_days(), forecast.estimates
     hours = interpolate(estimates.quantiles, policy.job_quantile)
     queue = _queue(state, estimates, _steps(hours, policy.step_minutes))
-    if not queue.entries:
+    if not len(queue.row):
         return []
     plain = state.requests["priority"].to_numpy(dtype=float)[queue.row]
-    first = np.fromiter((mine.start for mine in queue.entries), np.int64, len(queue.entries))
-    weight = raised(plain, waited[queue.row], hours[first + np.maximum(queue.asked, 0)], policy)
+    weight = raised(plain, waited[queue.row], hours[queue.first + np.maximum(queue.asked, 0)], policy)
     left_out: Collection[str] = ()
     if candidates is not None and len(weight) > candidates:
         chosen = np.sort(np.lexsort((np.arange(len(weight)), -weight))[:candidates])

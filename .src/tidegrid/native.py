@@ -67,7 +67,6 @@ FLOATS_OUT = Array(np.float64, writes=True)
 INTS = Array(np.int64)
 INTS_OUT = Array(np.int64, writes=True)
 FLAGS = Array(np.bool_)
-BYTES = Array(np.uint8)
 INT = ctypes.c_int64
 FLOAT = ctypes.c_double
 FLAG = ctypes.c_bool

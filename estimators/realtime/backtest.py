@@ -93,52 +93,6 @@ def roll(
     return pd.concat(parts, ignore_index=True), used
 
 
-def roll_hourly(
-    table: pd.DataFrame, plan: pd.DataFrame, estimator: RealtimeEstimator, leads: int = DAY
-) -> tuple[pd.DataFrame, float]:
-    """Forecast from every hour: the estimator is fitted once and takes in each hour as it comes.
-
-    Parameters
-    ----------
-    table
-        ``series_id``, ``hour``, ``value``.
-    plan
-        From :func:`origins` with a horizon of an hour.
-    estimator
-        It is fitted before the first origin.
-    leads
-        Hours ahead that are forecast.
-
-    Returns
-    -------
-    DataFrame
-        The forecasts.
-    float
-        CPU seconds a series and hour.
-    """
-    first = plan.groupby("series_id")["first"].first()
-    before = table[table["hour"] < table["series_id"].map(first)]
-    ahead = np.arange(1, leads + 1)
-
-    def rows(part: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame({"unique_id": part["series_id"].to_numpy(), "ds": instants(part["hour"])})
-
-    estimator.fit(rows(before), pd.Series(before["value"].to_numpy()))
-    used, parts = 0.0, []
-    for step, wave in plan.groupby(plan.groupby("series_id").cumcount()):
-        began = time.process_time()
-        if step:
-            new = table.merge(wave, left_on=["series_id", "hour"], right_on=["series_id", "origin"])
-            if len(new):
-                estimator.update(rows(new), pd.Series(new["value"].to_numpy()))
-        out = wave.loc[wave.index.repeat(leads), ["series_id", "origin"]].reset_index(drop=True)
-        out["hour"] = out["origin"] + np.tile(ahead, len(wave))
-        out[COLUMNS] = estimator.predict_quantiles(rows(out), LEVELS).to_numpy()
-        used += time.process_time() - began
-        parts.append(out)
-    return pd.concat(parts, ignore_index=True), used / len(plan)
-
-
 def scales(table: pd.DataFrame, plan: pd.DataFrame) -> pd.Series:
     """Return by series the mean absolute difference between hours a day apart, before the first scored hour."""
     first = plan.groupby("series_id")["first"].min()
