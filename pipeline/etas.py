@@ -67,7 +67,9 @@ def eta_table(
         ``end_q0.9`` (UTC), ordered by planned start.
     """
     began = started or {}
-    told = list(bands_of(problem, plan, hours, seed, widths=widths, arrivals=arrivals))
+    bands = bands_of(problem, plan, hours, seed, widths=widths, arrivals=arrivals)
+    # both bands are stretched by themselves; at every level a job starts before it ends
+    told = [(p, first, np.maximum(first, last)) for p, first, last in bands]
     if not told:
         return pd.DataFrame()
     placed = [p for p, _, _ in told]

@@ -233,8 +233,8 @@ def nodes_in(text: str) -> list[Node]:
             if found:
                 types[found[1] or "gpu"] = types.get(found[1] or "gpu", 0) + int(found[2])
         # what is kept for the node itself is no job's
-        cpus = int(told.get("CPUEfctv") or told.get("CPUTot", 0))
-        memory = int(told.get("RealMemory", 0)) - int(told.get("MemSpecLimit", 0))
+        cpus = int(told.get("CPUEfctv", told.get("CPUTot", "0")))
+        memory = int(told.get("RealMemory", "0")) - int(told.get("MemSpecLimit", "0"))
         out.append(
             Node(
                 name=told["NodeName"],
