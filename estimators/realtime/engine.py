@@ -201,7 +201,6 @@ def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
     n = len(values)
     local0 = series.local0 + cleaned.offset
     stale = n - 1 - int(np.flatnonzero(known)[-1]) if known.any() else n
-    free = series.holiday[len(series.raw) :]
     blank = Learnt(
         local0=local0,
         length=n,
@@ -269,11 +268,7 @@ def learn(series: Series, pool: Pool, keep: bool = False) -> Learnt:
         pool if n < GROWN else None,
     )
     point, near, lift = with_next_hours(point, next_hours(local0, past), float(x[-WEEK:].max()))
-    if free.any() or series.holiday[: len(series.raw)].any():
-        factor = holiday_factor(
-            series.raw[cleaned.offset :] / scale, x, series.holiday[cleaned.offset :], local0
-        )
-        point = np.where(free, point * factor[(local0 + n + np.arange(HORIZON)) % DAY], point)
+    point = on_holidays(point, series, cleaned.offset, x, scale)
     at = (local0 + ends[:-1, None] + np.arange(HORIZON)[None, :]) % DAY
     spread = spread_by_hour(own, at, floor=1e-6, prior=PRIOR_ERROR)
     return replace(
@@ -306,10 +301,9 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     n = len(cleaned.values)
     fresh = n - learnt.judged
     same_start = series.local0 + cleaned.offset == learnt.local0
-    holidays = bool(series.holiday.any())
     young = n < GROWN
     grown_up = not young and learnt.length < GROWN
-    if not same_start or not 0 < fresh < DAY or grown_up or not learnt.weights.any() or holidays:
+    if not same_start or not 0 < fresh < DAY or grown_up or not learnt.weights.any():
         return learn(series, pool, keep=True)
     values, scale = cleaned.values, learnt.scale
     if bool(level_shift(values)[0]) != bool(learnt.shift_h):
@@ -323,7 +317,7 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     if learnt.past is not None:
         filled = learnt.past.filled
     else:
-        then = clean(series.raw[: cleaned.offset + learnt.judged])
+        then = replace(series, raw=series.raw[: cleaned.offset + learnt.judged]).cleaned()
         if then.offset != cleaned.offset:
             return learn(series, pool, keep=True)
         filled = np.where(then.known, np.nan, about_one(then.values))
@@ -355,6 +349,7 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
     )
     ahead = next_hours(learnt.local0, past)
     point, near, lift = with_next_hours(point, ahead, float(x[-WEEK:].max()))
+    point = on_holidays(point, series, cleaned.offset, x, scale)
     return replace(
         learnt,
         near=near * scale,
@@ -368,6 +363,16 @@ def follow(series: Series, learnt: Learnt, pool: Pool) -> Learnt:
         shift_h=learnt.shift_h + n - learnt.length if learnt.shift_h else 0,
         past=past,
     )
+
+
+def on_holidays(point: np.ndarray, series: Series, offset: int, x: np.ndarray, scale: float) -> np.ndarray:
+    """Return the medians with public holidays at their usual part of an ordinary day."""
+    free = series.holiday[len(series.raw) :]
+    if not free.any():
+        return point
+    local0 = series.local0 + offset
+    factor = holiday_factor(series.raw[offset:] / scale, x, series.holiday[offset:], local0)
+    return np.where(free, point * factor[(local0 + len(x) + np.arange(HORIZON)) % DAY], point)
 
 
 def with_next_hours(
