@@ -201,7 +201,8 @@ class History:
         else:
             X = features.copy(deep=not _LAZY_COPIES)
         if len(jobs) < len(self._jobs):
-            jobs, hours, X = (part.reset_index(drop=True) for part in (jobs, hours, X))
+            jobs, X = jobs.reset_index(drop=True), X.reset_index(drop=True)
+            hours = hours.reset_index(drop=True)
         observed = (jobs["status"] == "completed").rename("observed")
         return X, hours.rename("duration_h"), observed, jobs["known_at"]
 

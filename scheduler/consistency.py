@@ -45,10 +45,9 @@ def check_consistent(problem: "Problem") -> None:
         _check_pool(pool, f"pools[{i}]")
     for i, job in enumerate(problem.jobs):
         for k, shape in enumerate(job.shapes):
-            pool = pools.get(shape.pool)
-            if pool is None:
+            if shape.pool not in pools:
                 raise _unknown_pool(shape.pool, f"jobs[{i}].shapes[{k}].pool", pools)
-            if shape.gpus & (shape.gpus - 1) and not pool.by_node:
+            if shape.gpus & (shape.gpus - 1) and not pools[shape.pool].by_node:
                 raise _no_power_of_two(shape.gpus, f"jobs[{i}].shapes[{k}].gpus")
     for i, app in enumerate(problem.apps):
         if app.pool not in pools:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -250,7 +251,7 @@ class Simulated:
             news = History(self._jobs(self._news), traffic, checked=True, instant=now, features=known)
         self._hours_known, self._news = hours, []
         held = [self.played.ids[j] for j in self.running]
-        changed: dict[str, object] = {
+        changed: dict[str, Any] = {
             "first_gpu": np.array([ids[0] for ids in held], np.int64),
             "start_time": self._instants(self.played.start[self.running]),
         }
@@ -462,7 +463,7 @@ def _tables(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
     return _plain(requests), _plain(running)
 
 
-def _rows(table: pd.DataFrame, rows: Sequence[int], **more: object) -> pd.DataFrame:
+def _rows(table: pd.DataFrame, rows: Sequence[int], **more: Any) -> pd.DataFrame:
     """Return some rows on a fresh index, with columns in place of its own."""
     out = table.take(rows)
     out.index = pd.RangeIndex(len(rows))
