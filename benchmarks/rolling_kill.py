@@ -222,7 +222,7 @@ def run(root: Path, kills: int, ticks: int, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kills": 0, "runs compared": 0, "commits compared": 0, "events in a run": len(whole["events"]),
         "outcomes in a run": len(whole["outcomes"]), "refits in a run": sum(
-            any("refit of" in note for note in json.loads(c["text"])["notes"]) for c in whole["commits"]
+            any(note.startswith("refit: ") for note in json.loads(c["text"])["notes"]) for c in whole["commits"]
         ),
         **{f"different {name}": 0 for name in whole},
     }  # fmt: skip
