@@ -12,8 +12,11 @@ from tidegrid.estimators.recurring.ladder import GRID
 RECENT = 1000
 """How many of the newest outcomes count: enough for the 1 % tails, few enough to follow a change."""
 
-TARGET, PACE, WIDEST = 0.8, 0.02, 1.5
-"""The band that is followed outcome by outcome, how fast, and how far levels may be stretched by it at most."""
+TARGET, PACE = 0.8, 0.02
+"""The band that is followed outcome by outcome, and how fast."""
+
+NARROWEST, WIDEST = -0.05, 1.5
+"""How far levels may be stretched by it: hardly inwards, since a cluster's next burst is often unlike the last."""
 
 LOWEST, HIGHEST = float(GRID[0]), float(GRID[-1])
 
@@ -33,7 +36,7 @@ class LevelCalibration:
     stretch
         How much further out than the sample says levels are read, in normal deviates: it grows with each outcome
         outside the 80 % band and falls with each inside it (adaptive conformal inference, Gibbs and Candès 2021), so
-        that the band keeps its promise where the future is not like the past.
+        that the band keeps its promise where the future is not like the past; down to ``NARROWEST``.
     """
 
     def __init__(self, newest: Iterable[float] = (), stretch: float = 0.0) -> None:
@@ -44,7 +47,7 @@ class LevelCalibration:
         """Take in the outcome that became known next; one that does not count moves the stretch only."""
         low, high = self.levels(((1 - TARGET) / 2, (1 + TARGET) / 2))
         miss = 0.0 if low <= u <= high else 1.0
-        self.stretch = min(max(self.stretch + PACE * (miss - (1 - TARGET)), 0.0), WIDEST)
+        self.stretch = min(max(self.stretch + PACE * (miss - (1 - TARGET)), NARROWEST), WIDEST)
         if counts:
             self.newest.append(u)
             insort(self._ordered, u)
