@@ -105,6 +105,7 @@ class Prometheus(Record):
         How far back the first call asks.
     timeout_s
         Seconds that all queries of one call may take together; what they do not reach is asked for at the next call.
+        No series but the last takes more than half of what is left.
     token_env
         The environment variable that holds a bearer token; None for no token.
     """
@@ -177,14 +178,17 @@ def fetched(server: Prometheus, now: pd.Timestamp, kept: pd.DataFrame) -> tuple[
         for name in server.apps
     }
     # those that are furthest behind go first: where time runs out, the others are next
-    for name in sorted(server.apps, key=lambda name: (first[name], name)):
+    order = sorted(server.apps, key=lambda name: (first[name], name))
+    for name in order:
         ends = pd.date_range(first[name] + pd.Timedelta(hours=1), last, freq="h")
         if not len(ends):
             continue
         if not scrapes:
             scrapes = _range(server, server.coverage, ends[0], last, deadline, notes)
+        # one that hangs each time stays furthest behind, and must not take the time of all others
+        until = deadline if name == order[-1] else (time.monotonic() + deadline) / 2
         try:
-            told = [_range(server, query, ends[0], last, deadline, notes) for query in server.queries(name)]
+            told = [_range(server, query, ends[0], last, until, notes) for query in server.queries(name)]
         except PrometheusError as error:
             failed.setdefault(str(error), []).append(name)
             continue
@@ -330,12 +334,12 @@ class _Cut:
         class Plain(HTTPConnection):
             def connect(self) -> None:
                 super().connect()
-                cut._sockets.append(self.sock)
+                cut._opened(self.sock)
 
         class Secure(HTTPSConnection):
             def connect(self) -> None:
                 super().connect()
-                cut._sockets.append(self.sock)
+                cut._opened(self.sock)
 
         class Http(urllib.request.HTTPHandler):
             def http_open(self, req: urllib.request.Request) -> HTTPResponse:
@@ -346,6 +350,11 @@ class _Cut:
                 return self.do_open(Secure, req)
 
         return [Http(), Https()]
+
+    def _opened(self, one: socket.socket) -> None:
+        self._sockets.append(one)
+        if self.done:  # the deadline passed while it was being opened
+            self._end()
 
     def _end(self) -> None:
         self.done = True
@@ -360,7 +369,7 @@ def _ask(
     server: Prometheus, what: str, asked: Mapping[str, str], deadline: float, notes: list[str]
 ) -> list[Any]:
     """Return the result of a query."""
-    late = PrometheusError(f"{server.url} does not answer within {server.timeout_s:g} s")
+    late = PrometheusError(f"{server.url} does not answer in time (timeout_s {server.timeout_s:g})")
     cut = _Cut(deadline)
     address = f"{server.url}/api/v1/{what}"
     request = urllib.request.Request(address, urllib.parse.urlencode(asked).encode())
@@ -374,12 +383,14 @@ def _ask(
             if left <= 0:
                 raise late
             opener = urllib.request.build_opener(_Stay(), *cut.handlers())
-            with opener.open(request, timeout=left) as answer:
-                text = answer.read(LARGEST + 1)
-    except urllib.error.HTTPError as error:
-        with error:
-            said = _said(error.read(100_000))
-        raise PrometheusError(f"{server.url} refuses ({error.code}{f': {said}' if said else ''})") from None
+            try:
+                with opener.open(request, timeout=left) as answer:
+                    text = answer.read(LARGEST + 1)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = _said(error.read(100_000))
+                why = f"{error.code}{f': {said}' if said else ''}"
+                raise PrometheusError(f"{server.url} refuses ({why})") from None
     except (OSError, HTTPException, ValueError, AttributeError) as error:
         if (
             cut.done

@@ -59,8 +59,8 @@ class Server:
                 self.wfile.write(text)
 
             def drip(self) -> None:
-                if outer.drip == "body":
-                    self.send_response(200)
+                if outer.drip != "headers":
+                    self.send_response(503 if outer.drip == "error" else 200)
                     self.send_header("Content-Length", "6000")
                     self.end_headers()
                 else:
@@ -201,10 +201,10 @@ def test_a_query_that_fails_keeps_the_other_series_and_is_told(server: Server) -
     assert again.groupby("series_id").size().tolist() == [50] * 4 and notes == []
 
 
-@pytest.mark.parametrize("where", ["headers", "body"])
+@pytest.mark.parametrize("where", ["headers", "body", "error"])
 def test_a_server_that_answers_drop_by_drop_is_left_at_the_deadline(server: Server, where: str) -> None:
     server.drip = where
-    with pytest.raises(PrometheusError, match=r"does not answer within 0\.3 s"):
+    with pytest.raises(PrometheusError, match=r"does not answer in time \(timeout_s 0\.3\)|refuses \(503\)"):
         fetched(settings(server, timeout_s=0.3), NOW, NONE)
     # the whole answer would take a minute, of which no read waits long
     assert server.drops < 300
@@ -224,11 +224,33 @@ def test_all_queries_of_a_call_share_its_time(server: Server, monkeypatch: pytes
     asks = settings(server, timeout_s=50.0, apps={name: {"metrics": (f"{name}_total",)} for name in "abcd"})
     kept, notes = fetched(asks, NOW, NONE)
     assert sorted(set(kept["series_id"])) == ["a", "b", "c"]
-    assert notes == [f"the traffic of d is not brought up to date: {server.url} does not answer within 50 s"]
+    assert notes == [
+        f"the traffic of d is not brought up to date: {server.url} does not answer in time (timeout_s 50)"
+    ]
     server.asked.clear()
     kept, notes = fetched(asks, NOW, kept)
     assert [one["query"][13:20] for one in server.asked][1] == "d_total"
     assert sorted(set(kept["series_id"])) == ["a", "b", "c", "d"]
+
+
+def test_a_series_whose_query_hangs_leaves_time_for_the_others(server: Server) -> None:
+    """It is furthest behind, so that it is asked for first at each call."""
+    over = threading.Event()
+
+    def told(query: str, t: int) -> float:
+        if "a_total" in query:
+            over.wait(20)
+        return 240.0
+
+    server.told = told
+    asks = settings(server, timeout_s=2.0, apps={name: {"metrics": (f"{name}_total",)} for name in "ab"})
+    try:
+        kept, notes = fetched(asks, NOW, NONE)
+    finally:
+        over.set()
+    assert sorted(set(kept["series_id"])) == ["b"]
+    (note,) = notes
+    assert note.startswith("the traffic of a is not brought up to date") and "does not answer in time" in note
 
 
 def test_only_new_hours_are_asked_for_and_changed_queries_ask_for_all(server: Server) -> None:
